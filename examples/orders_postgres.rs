@@ -87,6 +87,6 @@ async fn book(pool: &PgPool, event: &ReadEvent) -> Result<bool> {
     let book = "INSERT INTO shardwise_example_booking (event, what) VALUES ($1, $2)";
     sqlx::query(book).bind(&event.id).bind(format!("{} {}", event.key, event.event_type)).execute(&mut *tx).await?;
     tx.commit().await?;
-    println!("{} {} number {} of its order", event.key, event.event_type, event.sequence);
+    println!("{} {} with sequence {}", event.key, event.event_type, event.sequence);
     Ok(true)
 }

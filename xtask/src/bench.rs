@@ -1,5 +1,5 @@
 //! `cargo xtask bench NAME`: one benchmark in release, its figures into `docs/internals/measured.md`; of `peers` also the tables in
-//! `docs/internals/performance.md`. `backends` fails if a goal is missed, after it has written its figures.
+//! `docs/internals/performance.md`. `backends` and `writers` fail if a goal is missed, after they have written their figures.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use crate::context::TaskContext;
 use crate::measured::{self, BenchmarkFigure};
 use crate::report::say;
 use crate::run::{HUNG_AFTER, StepLog, TaskFailure};
-use crate::{backends, files, judged, leases, outbox, peers, requests, sidecar};
+use crate::{backends, files, judged, leases, outbox, peers, requests, sidecar, writers};
 
 pub(crate) fn run(context: &TaskContext, name: Option<&str>) -> Result<(), TaskFailure> {
     let benches = context.targets(&TargetKind::Bench);
@@ -51,6 +51,11 @@ pub(crate) fn run(context: &TaskContext, name: Option<&str>) -> Result<(), TaskF
             let commands = std::iter::once(command).chain(sidecar::page_tests(context));
             let figures = log.figures(sidecar::FIGURES, HUNG_AFTER, commands)?;
             judged::page(&figures, &sidecar::GOALS, sidecar::page)?
+        }
+        writers::NAME => {
+            let figures = log.figures(outbox::FIGURES, HUNG_AFTER, [command])?;
+            missed = judged::missed(&figures, &writers::GOALS);
+            judged::page(&figures, &writers::GOALS, writers::page)?
         }
         _ => {
             // A separate folder, emptied first, so that all its files are from this run.

@@ -34,6 +34,7 @@ mod soak;
 mod steps;
 mod tools;
 mod vectors;
+mod writers;
 
 use std::process::ExitCode;
 

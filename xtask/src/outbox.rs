@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use crate::judged::Limit::{Above, AtLeast, Below};
-use crate::judged::{Goal, numbers};
+use crate::judged::Goal;
+use crate::judged::Limit::{Above, AtLeast};
 use crate::measured::row;
 
 pub(crate) const NAME: &str = "outbox";
@@ -36,10 +36,10 @@ const WHAT: &str = "Events a second from a full outbox in PostgreSQL (default du
     completion. Poison: the sink refuses every event of 1 % of the aggregates, for the time being; ten pairs a round with and without, \
     judged by their medians, because single drains vary by more than what is to be seen. Each begins on a fresh copy behind a checkpoint, \
     and is connected (our publishers: registered, without slots) when its clock starts; rounds go over all in turn. A look at the backlog \
-    for the metrics, which a publisher has every ten seconds, is in the drains of more than two seconds only. Latency: from the writer's \
-    return from COMMIT to the sink; the best round is judged, as the fastest is of the rates.";
+    for the metrics, which a publisher has every ten seconds, is in the drains of more than two seconds only. The fastest \
+    rounds are judged.";
 
-pub(crate) const GOALS: [Goal; 10] = [
+pub(crate) const GOALS: [Goal; 7] = [
     Goal { what: "one publisher over the ceiling", wanted: AtLeast(0.6), found: |all| over(all, "ours 1 many", "ceiling many") },
     Goal { what: "two publishers over one", wanted: Above(1.0), found: |all| over(all, "ours 2 many", "ours 1 many") },
     Goal {
@@ -66,17 +66,6 @@ pub(crate) const GOALS: [Goal; 10] = [
         what: "one publisher into Kafka over a bare producer",
         wanted: AtLeast(0.6),
         found: |all| over(all, "kafka 1 many", "bare kafka many"),
-    },
-    Goal {
-        what: "commit to sink with wake-up at half load, median in ms",
-        wanted: Below(10.0),
-        found: |all| latency(all, "woken, half load", "p50_ms"),
-    },
-    Goal { what: "the same, p99 in ms", wanted: Below(30.0), found: |all| latency(all, "woken, half load", "p99_ms") },
-    Goal {
-        what: "commit to sink by polling only, idle, p99 in ms",
-        wanted: Below(1_100.0),
-        found: |all| latency(all, "polling, idle", "p99_ms"),
     },
 ];
 
@@ -107,10 +96,6 @@ fn over(figures: &[Value], ours: &str, theirs: &str) -> Option<f64> {
     Some(fastest(figures, ours)? / fastest(figures, theirs)?)
 }
 
-fn latency(figures: &[Value], name: &str, field: &str) -> Option<f64> {
-    numbers(figures, "latency", name, field).min_by(f64::total_cmp)
-}
-
 pub(crate) fn page(figures: &[Value]) -> String {
     let mut page = format!("{WHAT}\n\n| | fastest round | median |\n|---|---:|---:|\n");
     for (contestant, title) in CONTESTANTS {
@@ -120,15 +105,6 @@ pub(crate) fn page(figures: &[Value]) -> String {
     }
     for missing in figures.iter().filter(|figure| figure["missing"].is_string()) {
         page += &row([&*format!("{}: could not run: {}", text(missing, "name"), text(missing, "missing")), "", ""]);
-    }
-    page += "\n| commit to sink | events a second | p50, ms | p99, ms |\n|---|---:|---:|---:|\n";
-    for figure in figures.iter().filter(|figure| figure["latency"].is_string()) {
-        let [rate, p50, p99] = ["rate", "p50_ms", "p99_ms"].map(|field| figure[field].as_f64().unwrap_or_default());
-        page += &row([text(figure, "latency"), &format!("{rate:.0}"), &format!("{p50:.1}"), &format!("{p99:.1}")]);
-    }
-    page += "\n| 64 committing writers, no publisher | transactions a second |\n|---|---:|\n";
-    for figure in figures.iter().filter(|figure| figure["writers"].is_string()) {
-        page += &row([text(figure, "writers"), &format!("{:.0}", figure["rate"].as_f64().unwrap_or_default())]);
     }
     page
 }
@@ -154,10 +130,6 @@ mod tests {
             run("poison 1", "many", 0.017),
             run("ceiling", "single", 0.02),
             run("ours 1", "single", 0.04),
-            serde_json::json!({"writers": "`listen = false`", "rate": 2_000.0}),
-            serde_json::json!({"writers": "`listen = false`", "rate": 4_000.0}),
-            serde_json::json!({"writers": "`listen = true`", "rate": 3_000.0}),
-            serde_json::json!({"latency": "woken, half load", "rate": 5_000, "p50_ms": 9.0, "p99_ms": 31.0}),
             serde_json::json!({"name": "graphile-worker", "missing": "no node"}),
         ];
         let page = page(&figures) + &verdicts(&figures, &GOALS);
@@ -165,9 +137,6 @@ mod tests {
         assert!(page.contains("over the ceiling | 0.6 or more | 0.62 | reached |\n"), "{page}");
         assert!(page.contains("over one | more than 1 | 0.94 | missed |\n"), "{page}");
         assert!(page.contains("all events without, by the medians | 0.95 or more | 0.94 | missed |\n"), "{page}");
-        assert!(page.contains("| `listen = false` | 4000 |\n| `listen = true` | 3000 |\n"), "{page}");
-        assert!(page.contains("median in ms | below 10 | 9.00 | reached |\n"), "{page}");
-        assert!(page.contains("the same, p99 in ms | below 30 | 31.00 | missed |\n"), "{page}");
         assert!(page.contains("graphile-worker | 2 or more | – | not measured |\n"), "{page}");
         assert!(page.contains("graphile-worker: could not run: no node"), "{page}");
     }

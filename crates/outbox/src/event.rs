@@ -150,7 +150,8 @@ pub struct Delivery {
     pub headers: Option<String>,
     /// When it was written, in milliseconds since 1970 by the writer's clock.
     pub created_at_unix_ms: i64,
-    /// The position in the aggregate's commit order, from 1; it increases and never repeats, so a consumer can drop older events.
+    /// The place in the aggregate's commit order, 1 or more: it rises from event to event and never repeats, so a consumer can drop older
+    /// events. It may jump, so a missing number says nothing; on PostgreSQL the whole outbox draws from one sequence object.
     pub sequence: u64,
     /// The original sequence, if an operator sends the event again: it then arrives late and with a new sequence.
     pub replayed: Option<u64>,

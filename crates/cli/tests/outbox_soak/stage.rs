@@ -177,7 +177,7 @@ impl Stage {
     /// Waits until nothing is pending, and all sent events are in the file.
     pub(crate) fn all_is_delivered(&self) {
         let pending =
-            "SELECT 1 FROM outbox_head AS h JOIN outbox_aggregate AS a ON a.id = h.aggregate WHERE a.last_seq > h.done_seq LIMIT 1";
+            "SELECT 1 FROM outbox_head AS h JOIN outbox AS o ON o.aggregate = h.aggregate AND o.seq > h.done_seq WHERE h.listed LIMIT 1";
         eventually("nothing is pending", Duration::from_mins(2), || self.execute(pending).is_empty().then_some(()));
         if let Some(kafka) = &self.kafka {
             eventually("what is in the topic is read", Duration::from_mins(2), || kafka.is_copied().then_some(()));

@@ -8,19 +8,18 @@
 mod bare_kafka;
 #[path = "../../tests/sinks/kafka/cluster.rs"]
 mod cluster;
-mod latency;
 mod ours;
 mod peers;
-mod stage;
+#[path = "../shared/mod.rs"]
+mod shared;
 
-use std::io::Write as _;
-
-use serde_json::{Value, json};
+use serde_json::json;
 use shardwise_testkit::{Nats, NatsOptions};
 use tokio::runtime::Runtime;
 
 use self::cluster::Cluster;
-use self::stage::{Shape, Stage};
+use self::shared::figures::{in_earnest, print_figure, wanted};
+use self::shared::stage::{self, Shape, Stage};
 
 /// Rounds over all contestants.
 const ROUNDS: u32 = 3;
@@ -28,32 +27,21 @@ const ROUNDS: u32 = 3;
 /// twentieth.
 const PAIRS: u32 = 10;
 
-/// Whether this is a measurement, and not a test of the benchmark.
-fn in_earnest() -> bool {
-    std::env::args().any(|argument| argument == "--bench")
-}
-
-/// Reports one figure on the terminal and in the file.
-fn print_figure(figure: &Value) {
-    println!("{figure}");
-    if let Some(path) = std::env::var_os("SHARDWISE_OUTBOX_FIGURES") {
-        let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
-        writeln!(file, "{figure}").unwrap();
-    }
-}
-
 fn main() {
     let runtime = Runtime::new().unwrap();
     if ours::is_publisher() {
         runtime.block_on(ours::publisher());
         return;
     }
-    let only = std::env::var("SHARDWISE_OUTBOX_ONLY").unwrap_or_default();
-    let wanted = |name: &str| only.is_empty() || only.split(',').any(|part| part == name);
     let (rounds, scale) = if in_earnest() { (ROUNDS, 1) } else { (1, 100) };
     runtime.block_on(async {
         let shapes = [("many", Shape { events: 200_000 / scale, each: 10 }), ("single", Shape { events: 200_000 / scale, each: 1 })];
-        let stage = Stage::new(&shapes).await;
+        let stage = Stage::new().await;
+        for (shape_name, shape) in shapes {
+            let database = stage.empty().await;
+            stage::fill(&database, shape).await;
+            stage.keep(&database, shape_name).await;
+        }
         for round in 1..=rounds {
             for (shape_name, shape) in shapes {
                 let print_run = |name: &str, seconds: f64| {
@@ -98,9 +86,6 @@ fn main() {
                     Err(missing) => print_figure(&json!({"name": "graphile-worker", "missing": missing})),
                 }
             }
-        }
-        if wanted("latency") {
-            latency::run(&stage, rounds).await;
         }
     });
 }

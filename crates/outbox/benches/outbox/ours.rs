@@ -7,8 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use shardwise::discovery::Clock;
-use shardwise::{GroupName, InstanceId, Moment, Ownership, ServiceState, Sharding, SlotSet, Timing};
+use shardwise::Sharding as _;
 use shardwise_outbox::sink::{Acceptance, KafkaConfig, KafkaSink, NatsConfig, NatsSink, Refusal, Template};
 use shardwise_outbox::{Delivery, OutboxPublisher, PostgresConfig, PostgresStore, PublisherOptions, Sink};
 use sqlx::{Connection as _, PgConnection};
@@ -18,64 +17,13 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::bare_kafka;
+use crate::shared::share::Share;
 
-const SLOTS: u32 = 1_024;
 /// The variable that makes this program a publisher: the address of its database, its number, the number of publishers, and the sink.
 const PUBLISHER: &str = "SHARDWISE_OUTBOX_PUBLISHER";
 
 pub(crate) fn is_publisher() -> bool {
     std::env::var_os(PUBLISHER).is_some()
-}
-
-/// A share of the slots: none at first, and a constant one after the start.
-#[derive(Clone)]
-pub(crate) struct Share {
-    name: InstanceId,
-    group: GroupName,
-    slots: SlotSet,
-    ownership: watch::Sender<Arc<Ownership>>,
-}
-
-impl Share {
-    pub(crate) fn new(number: u32, of: u32) -> Self {
-        let slots = SlotSet::from_slots(SLOTS, (0..SLOTS).filter(|slot| slot % of == number));
-        let ownership = watch::Sender::new(Self::owning(SlotSet::empty(SLOTS)));
-        Self { name: InstanceId::new(format!("bench-{number}")).unwrap(), group: GroupName::new("bench").unwrap(), slots, ownership }
-    }
-
-    pub(crate) fn begin(&self) {
-        self.ownership.send_replace(Self::owning(self.slots.clone()));
-    }
-
-    fn owning(slots: SlotSet) -> Arc<Ownership> {
-        Arc::new(Ownership::fixed(ServiceState::Unsharded, slots, Arc::default(), Moment::ZERO))
-    }
-}
-
-impl Sharding for Share {
-    fn ownership(&self) -> Arc<Ownership> {
-        self.ownership.borrow().clone()
-    }
-
-    fn ownership_changes(&self) -> watch::Receiver<Arc<Ownership>> {
-        self.ownership.subscribe()
-    }
-
-    fn now(&self) -> Moment {
-        Clock::system().now()
-    }
-
-    fn instance_id(&self) -> &InstanceId {
-        &self.name
-    }
-
-    fn group_name(&self) -> &GroupName {
-        &self.group
-    }
-
-    fn timing(&self) -> Timing {
-        Timing::default()
-    }
 }
 
 /// Accepts everything at once.
@@ -140,8 +88,10 @@ pub(crate) async fn publisher() {
     let task = tokio::spawn(publisher.run(shutdown.clone()));
     // Connect before the clock starts, as the other contestants do.
     let mut conn = PgConnection::connect(url).await.unwrap();
-    let registered =
-        || sqlx::query_scalar::<_, bool>("SELECT EXISTS (SELECT 1 FROM outbox_publisher WHERE publisher = $1)").bind(share.name.as_str());
+    let registered = || {
+        sqlx::query_scalar::<_, bool>("SELECT EXISTS (SELECT 1 FROM outbox_publisher WHERE publisher = $1)")
+            .bind(share.instance_id().as_str())
+    };
     while !registered().fetch_one(&mut conn).await.unwrap() {
         assert!(!task.is_finished(), "it ended before it was registered");
         tokio::time::sleep(Duration::from_millis(2)).await;

@@ -1,22 +1,13 @@
 //! The programs that the publisher is compared with, on the same server.
 
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
 
 use serde_json::Value;
-use sqlx::postgres::PgConnectOptions;
 use sqlx::{Connection as _, PgConnection};
 
-use crate::stage::PAYLOAD;
-
-/// The tested version.
-const GRAPHILE_WORKER: &str = "graphile-worker@0.18.0";
-
-async fn connect(url: &str) -> PgConnection {
-    let options: PgConnectOptions = url.parse().unwrap();
-    PgConnection::connect_with(&options).await.unwrap()
-}
+use crate::shared::peers::{self, QUEUE, answer, connect};
+use crate::shared::stage::PAYLOAD;
 
 type Event = (i64, String, String, String, String, Option<String>, Option<Vec<u8>>, Option<String>, i64, i64);
 
@@ -42,7 +33,7 @@ pub(crate) async fn ceiling(url: &str, events: u64) -> f64 {
 pub(crate) async fn skip_locked(url: &str, events: u64) -> f64 {
     let mut conn = connect(url).await;
     let table = format!(
-        "CREATE TABLE queue (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, key text NOT NULL, type text NOT NULL, payload text NOT NULL);
+        "{QUEUE};
          INSERT INTO queue (key, type, payload) SELECT 'order/' || n, 'OrderPlaced', {PAYLOAD} FROM generate_series(1, {events}) AS n"
     );
     sqlx::raw_sql(sqlx::AssertSqlSafe(table)).execute(&mut conn).await.unwrap();
@@ -75,22 +66,9 @@ async fn work(mut conn: PgConnection) -> u64 {
 
 /// Jobs that do nothing, with the local queue and batched completion. The error says what is missing to run it.
 pub(crate) fn graphile_worker(url: &str, jobs: u64) -> Result<f64, String> {
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(GRAPHILE_WORKER);
-    if !folder.join("node_modules/graphile-worker").is_dir() {
-        std::fs::create_dir_all(&folder).unwrap();
-        std::fs::write(folder.join("package.json"), "{\"private\":true}").unwrap();
-        let mut install = Command::new("npm");
-        install.args(["install", "--silent", "--no-audit", "--no-fund", "--ignore-scripts", GRAPHILE_WORKER]).current_dir(&folder);
-        answer(&mut install)?;
-    }
+    let folder = peers::graphile_worker()?;
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/outbox/graphile.js");
     let reported = answer(Command::new("node").arg(script).args([url, &jobs.to_string()]).current_dir(&folder))?;
     let reported: Value = serde_json::from_str(reported.lines().last().unwrap_or_default()).map_err(|_| reported.clone())?;
     reported["seconds"].as_f64().ok_or_else(|| reported.to_string())
-}
-
-fn answer(command: &mut Command) -> Result<String, String> {
-    let output = command.output().map_err(|error| format!("{}: {error}", command.get_program().to_string_lossy()))?;
-    let reported = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
-    if output.status.success() { Ok(reported(&output.stdout)) } else { Err(reported(&output.stderr)) }
 }

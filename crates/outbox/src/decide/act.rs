@@ -7,6 +7,7 @@ use shardwise::Moment;
 use super::destination::SendGate;
 use super::destinations::DestinationKey;
 use super::flow::SendBatch;
+use super::poll::{PublisherActivity, SleepStep};
 use super::retention::ROWS;
 use super::{Engine, EngineAction, PLACE_MAX, StoreCall};
 use crate::store::FetchRequest;
@@ -38,6 +39,8 @@ impl Engine {
         actions.extend(self.record(now));
         actions.extend(self.fence(now));
         self.read(now, &mut actions);
+        actions.extend(self.sleep(now));
+        self.look_and_sweep(now, &mut actions);
         actions
     }
 
@@ -92,7 +95,8 @@ impl Engine {
             return Some(EngineAction::Release(release));
         }
         if self.stop_by.is_some() {
-            let idle = self.slots.held_count() == 0 && self.flow.sends_under_way() == 0 && self.flow.unrecorded() == 0;
+            let is_withdrawn = self.poller.is_withdrawn() && !self.under_way.contains(&StoreCall::Sleep);
+            let idle = self.slots.held_count() == 0 && self.flow.sends_under_way() == 0 && self.flow.unrecorded() == 0 && is_withdrawn;
             return idle.then_some(EngineAction::Leave);
         }
         self.slots.to_take(now).map(EngineAction::Take)
@@ -155,6 +159,35 @@ impl Engine {
                 except_slots: self.slots.unwanted(now).map(|hold| hold.slot).collect(),
                 except_aggregates: self.flow.aggregates_in_use(),
             }));
+        }
+    }
+
+    /// The next step on the way to sleep; when the publisher stops, the end of its sleep.
+    fn sleep(&mut self, now: Moment) -> Option<EngineAction> {
+        if !self.registered || self.under_way.contains(&StoreCall::Sleep) {
+            return None;
+        }
+        let activity = PublisherActivity {
+            reading: [StoreCall::Place, StoreCall::Fetch].iter().any(|call| self.under_way.contains(call)),
+            sending: self.flow.sends_under_way() > 0 || self.flow.unrecorded() > 0,
+            has_work: self.slots.has_work(now),
+        };
+        let step = match self.stop_by {
+            Some(_) => self.poller.withdraw()?,
+            None if self.read_pause.over(now) => self.poller.sleep_step(activity, now)?,
+            None => return None,
+        };
+        self.under_way.insert(StoreCall::Sleep);
+        Some(match step {
+            SleepStep::Announce => EngineAction::FallAsleep,
+            SleepStep::Ask(ticket) => EngineAction::AskEnded(ticket),
+            SleepStep::Withdraw(ticket) => EngineAction::Withdraw(ticket),
+        })
+    }
+
+    fn look_and_sweep(&mut self, now: Moment, actions: &mut Vec<EngineAction>) {
+        if self.stop_by.is_some() || !self.registered || !self.read_pause.over(now) {
+            return;
         }
         if self.poller.should_look(now) && self.under_way.insert(StoreCall::Look) {
             actions.push(EngineAction::Look);

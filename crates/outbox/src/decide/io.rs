@@ -7,7 +7,7 @@ use shardwise::{Moment, SlotSet};
 
 use crate::Delivery;
 use crate::sink::Acceptance;
-use crate::store::{FetchRequest, FetchResult, Hold, Outcome, SweepResult, TouchReply};
+use crate::store::{FetchRequest, FetchResult, Hold, Outcome, SleepTicket, SweepResult, TouchReply};
 
 /// Identifies a send within one publisher.
 pub(crate) type SendId = u64;
@@ -54,6 +54,15 @@ pub(crate) enum EngineInput {
     Failed(StoreCall),
     /// Another part of this process reports that there is something new.
     Nudged,
+    /// The store's notifications arrive, and there may be something new.
+    Woken,
+    /// The store's notifications do not arrive at present.
+    Deaf,
+    /// The sleep is announced; `None` if the store takes no announcements.
+    FellAsleep(Option<SleepTicket>),
+    /// The answer to `AskEnded`.
+    Ended(bool),
+    Withdrawn,
     /// Stop: finish or return what is in flight by that time.
     Stop {
         by: Moment,
@@ -71,6 +80,8 @@ pub(crate) enum StoreCall {
     Record,
     Sweep,
     Clean,
+    /// Announcing the sleep, asking whether it may begin, and withdrawing it, of which one runs at a time.
+    Sleep,
 }
 
 /// An action for the runner to carry out.
@@ -103,6 +114,10 @@ pub(crate) enum EngineAction {
         parked_retention: Duration,
         limit: usize,
     },
+    FallAsleep,
+    /// Whether the transactions have ended that may not know of the announced sleep.
+    AskEnded(SleepTicket),
+    Withdraw(SleepTicket),
     /// The publisher is done.
     Finish,
 }

@@ -180,6 +180,19 @@ impl Engine {
             }
             EngineInput::Failed(call) => self.failed(call, now),
             EngineInput::Nudged => self.poller.nudged(),
+            EngineInput::Woken => self.poller.woken(now),
+            EngineInput::Deaf => self.poller.deaf(now),
+            EngineInput::FellAsleep(ticket) => {
+                self.under_way.remove(&StoreCall::Sleep);
+                self.poller.fell_asleep(ticket, now);
+            }
+            EngineInput::Ended(all) => {
+                self.under_way.remove(&StoreCall::Sleep);
+                self.poller.ended(all);
+            }
+            EngineInput::Withdrawn => {
+                self.under_way.remove(&StoreCall::Sleep);
+            }
             EngineInput::Stop { by } => {
                 self.stop_by = Some(self.stop_by.map_or(by, |earlier| earlier.min(by)));
                 self.slots.want(shardwise::SlotSet::empty(1), None);
@@ -221,8 +234,8 @@ impl Engine {
     fn fetched(&mut self, fetched: FetchResult, now: Moment) {
         self.read_answered(StoreCall::Fetch);
         let found = !fetched.runs.is_empty();
-        let more = self.goes_on(found, fetched.resume) || fetched.runs.iter().any(|run| run.through < run.last);
-        self.poller.read(found, more);
+        let more = self.goes_on(found, fetched.resume) || fetched.runs.iter().any(|run| run.more);
+        self.poller.read(found, more, now);
         // The reading was cut short, perhaps by aggregates that have nothing to send: those count as well.
         let is_full = fetched.resume.is_some();
         self.reading = if is_full { self.reading * 2 } else { PublisherOptions::POLL_EVENTS }.min(self.options.batch);
@@ -361,6 +374,7 @@ impl Engine {
             }
             StoreCall::Sweep => self.retention.sweep_failed(now),
             StoreCall::Clean => self.retention.cleaned(false, now),
+            StoreCall::Sleep => self.poller.sleep_failed(now),
         }
     }
 

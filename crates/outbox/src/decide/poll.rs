@@ -1,4 +1,6 @@
-//! When to check for changes, and when to read.
+//! When to check for changes, and when to read. `sleep`: what precedes the sleep of a publisher that is notified.
+
+mod sleep;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -6,6 +8,8 @@ use std::time::Duration;
 
 use shardwise::Moment;
 
+use self::sleep::SleepSchedule;
+pub(crate) use self::sleep::{PublisherActivity, SleepStep};
 use crate::PublisherOptions;
 
 /// Retries beyond this number are found by the regular reading instead of at their exact time.
@@ -28,6 +32,7 @@ pub(crate) struct PollSchedule {
     /// A reading is due by then, whatever the change marks say.
     read_by: Moment,
     retries: BinaryHeap<Reverse<Moment>>,
+    sleep: SleepSchedule,
 }
 
 impl PollSchedule {
@@ -41,6 +46,7 @@ impl PollSchedule {
             look_at: Moment::ZERO,
             read_by: Moment::ZERO,
             retries: BinaryHeap::new(),
+            sleep: SleepSchedule::default(),
         }
     }
 
@@ -51,7 +57,7 @@ impl PollSchedule {
 
     /// A writer has reported a commit.
     pub(crate) fn nudged(&mut self) {
-        (self.dirty, self.place, self.wait) = (true, true, PublisherOptions::POLL_MIN);
+        (self.dirty, self.place, self.wait) = (true, true, self.sleep.shortest_look());
     }
 
     pub(crate) fn retry_at(&mut self, at: Moment) {
@@ -61,7 +67,7 @@ impl PollSchedule {
     }
 
     pub(crate) fn should_look(&self, now: Moment) -> bool {
-        now >= self.look_at
+        !self.sleep.is_asleep() && now >= self.look_at
     }
 
     pub(crate) fn looked(&mut self, mark: Option<u64>, now: Moment) {
@@ -72,6 +78,9 @@ impl PollSchedule {
             self.wait = PublisherOptions::POLL_MIN;
         }
         self.look_at = now.plus(self.wait);
+        if !self.sleep.polls() {
+            self.wait = (self.wait * 2).min(PublisherOptions::POLL_MIN);
+        }
     }
 
     pub(crate) fn should_place(&self) -> bool {
@@ -107,14 +116,19 @@ impl PollSchedule {
     }
 
     /// A reading has ended; `more`: it was cut short.
-    pub(crate) fn read(&mut self, found: bool, more: bool) {
+    pub(crate) fn read(&mut self, found: bool, more: bool, now: Moment) {
         self.dirty |= more;
+        if !self.sleep.polls() {
+            self.read_while_notified(found, more, now);
+            return;
+        }
         let longest = if self.mark.is_some() { MARKED_LOOK_MAX.min(self.poll) } else { self.poll };
         self.wait = if found { PublisherOptions::POLL_MIN } else { (self.wait * 2).min(longest) };
     }
 
     pub(crate) fn wake_at(&self) -> impl Iterator<Item = Moment> + use<> {
-        [Some(self.look_at), Some(self.read_by), self.retries.peek().map(|Reverse(at)| *at)].into_iter().flatten()
+        let look = (!self.sleep.is_asleep()).then_some(self.look_at);
+        [look, self.sleep.ask_at(), Some(self.read_by), self.retries.peek().map(|Reverse(at)| *at)].into_iter().flatten()
     }
 }
 
@@ -131,7 +145,7 @@ mod tests {
         poller.looked(mark, at(0));
         poller.placing();
         poller.reading(at(0));
-        poller.read(false, false);
+        poller.read(false, false, at(0));
         poller
     }
 
@@ -164,11 +178,11 @@ mod tests {
             poller.looked(None, now);
             assert!(poller.should_read(now));
             poller.reading(now);
-            poller.read(false, false);
+            poller.read(false, false, now);
         }
         assert_eq!(gaps, [25, 50, 100, 200, 400, 800, 1_000]);
         poller.reading(now);
-        poller.read(true, false);
+        poller.read(true, false, now);
         poller.looked(None, now);
         assert_eq!(poller.wake_at().min().unwrap().since(now), PublisherOptions::POLL_MIN);
     }

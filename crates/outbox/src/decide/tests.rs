@@ -33,13 +33,14 @@ pub(super) fn delivery(aggregate: AggregateId, hold: Hold, sequence: u64) -> Del
     }
 }
 
+/// `last` is the aggregate's newest sequence.
 pub(super) fn run(aggregate: AggregateId, hold: Hold, sequences: std::ops::RangeInclusive<u64>, last: u64) -> EventRun {
     EventRun {
         aggregate,
         hold,
         trouble: HeadTrouble::default(),
         through: *sequences.end(),
-        last,
+        more: *sequences.end() < last,
         events: sequences.map(|sequence| delivery(aggregate, hold, sequence)).collect(),
     }
 }

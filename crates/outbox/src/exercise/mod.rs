@@ -1,7 +1,7 @@
 //! Test suites that every store and every sink must pass, and a scripted sink (feature `testing`).
 //!
 //! A suite panics with the case's name and what was wrong.
-#![expect(clippy::unwrap_used, reason = "a test suite reports by panicking")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test suite reports by panicking")]
 
 mod dead_letters;
 mod fence;

@@ -29,39 +29,41 @@ const FORGET_LINES: &str = "DELETE FROM outbox_audit AS d USING (
     ) AS old WHERE d.id = old.id";
 
 /// $1 aggregate, $2 how many to visit. An aggregate is idle if it is not on the list (so no publisher has any of it in memory) and has no
-/// row. A change since the visit is found by the sequence of its last event when its row is locked.
+/// row. Each writer of such an aggregate lists it, which changes `last_seq`: that shows a change since the visit when the row is locked. A
+/// key that comes back needs no number of the forgotten row, because every number is above all that were drawn before. On schema 5 nothing
+/// is forgotten: there may still be writers that count from the row.
 const IDLE: &str = concat!(
     "WITH patience AS MATERIALIZED (SELECT ",
     short_of_a_deadlock!(),
     "), looked AS MATERIALIZED (
-        SELECT id, last_seq, drained_seq FROM patience CROSS JOIN outbox_aggregate WHERE id > $1 ORDER BY id LIMIT $2
+        SELECT id, last_seq, drained_seq FROM patience CROSS JOIN outbox_aggregate
+        WHERE id > $1 AND (SELECT schema_version FROM outbox_meta) >= 6 ORDER BY id LIMIT $2
     ), idle AS MATERIALIZED (
-        SELECT a.id, a.last_seq FROM looked AS l JOIN outbox_aggregate AS a ON a.id = l.id AND a.last_seq = l.last_seq AND a.last_seq = a.drained_seq
+        SELECT a.id FROM looked AS l JOIN outbox_aggregate AS a ON a.id = l.id AND a.last_seq = l.last_seq AND a.last_seq = a.drained_seq
         JOIN outbox_head AS h ON h.aggregate = a.id AND NOT h.listed
         WHERE l.last_seq = l.drained_seq AND NOT EXISTS (SELECT 1 FROM outbox AS o WHERE o.aggregate = l.id)
         FOR UPDATE OF a, h SKIP LOCKED
     )
-    SELECT (SELECT count(*) FROM looked), (SELECT max(id) FROM looked), coalesce(array_agg(id), '{}'), coalesce(max(last_seq), 0)::bigint
-    FROM idle"
+    SELECT (SELECT count(*) FROM looked), (SELECT max(id) FROM looked), coalesce(array_agg(id), '{}') FROM idle"
 );
 
-/// $1 the highest sequence of the aggregates to forget. Every transaction sees it from now on, even if this one fails.
-const RAISE: &str = "SELECT setval('outbox_floor', $1) FROM outbox_floor WHERE last_value < $1";
-
-/// $1 listed aggregates. Removes those that have nothing to send from the list, unless a writer holds the row.
+/// $1 listed aggregates. Removes those that have nothing to send from the list, unless a writer or another publisher holds a row of them.
+/// `outbox_strike` looks again behind the writers' lock.
 const STRIKE_OFF: &str = concat!(
     "WITH patience AS MATERIALIZED (SELECT ",
     short_of_a_deadlock!(),
-    "), drained AS (
-        UPDATE outbox_aggregate AS a SET drained_seq = a.last_seq
-        FROM (
-            SELECT a.id FROM patience CROSS JOIN outbox_head AS h JOIN outbox_aggregate AS a ON a.id = h.aggregate AND a.last_seq = h.done_seq
-            WHERE h.aggregate = ANY ($1::bigint[]) AND h.listed
-            FOR NO KEY UPDATE OF a, h SKIP LOCKED
-        ) AS free
-        WHERE a.id = free.id RETURNING a.id
+    "), free AS MATERIALIZED (
+        SELECT h.aggregate, h.done_seq FROM patience CROSS JOIN outbox_head AS h WHERE h.aggregate = ANY ($1::bigint[]) AND h.listed
+        FOR NO KEY UPDATE OF h SKIP LOCKED
+    ), idle AS MATERIALIZED (
+        SELECT array_agg(f.aggregate) AS aggregates, array_agg(f.done_seq) AS through FROM free AS f
+        LEFT JOIN LATERAL (SELECT 1 AS pending FROM outbox AS o WHERE o.aggregate = f.aggregate AND o.seq > f.done_seq LIMIT 1) AS e ON true
+        WHERE e.pending IS NULL
+    ), struck AS MATERIALIZED (
+        SELECT s.aggregate FROM idle AS i CROSS JOIN LATERAL outbox_strike(i.aggregates, i.through) AS s (aggregate)
+        WHERE i.aggregates IS NOT NULL
     )
-    UPDATE outbox_head AS h SET listed = false FROM drained AS d WHERE h.aggregate = d.id"
+    UPDATE outbox_head AS h SET listed = false FROM struck AS s WHERE h.aggregate = s.aggregate"
 );
 
 pub(super) async fn clean(store: &PostgresStore, parked_retention: Duration, limit: usize) -> Result<CleanResult> {
@@ -88,15 +90,9 @@ async fn forget_unless_in_the_way(conn: &mut PgConnection, after: i64, limit: i6
 /// Returns the number of forgotten aggregates, and where to continue.
 async fn forget(conn: &mut PgConnection, after: i64, limit: i64) -> Result<(u64, Option<i64>), sqlx::Error> {
     let mut tx = conn.begin().await?;
-    // One process at a time, or a lower floor might be set after a higher one.
-    let alone = sqlx::query("SELECT 1 FROM outbox_meta FOR UPDATE SKIP LOCKED").fetch_optional(&mut *tx).await?;
-    if alone.is_none() {
-        return Ok((0, None));
-    }
     let idle = sqlx::query_as(IDLE).bind(after).bind(limit).fetch_one(&mut *tx).await?;
-    let (looked_at, last, idle, highest): (i64, Option<i64>, Vec<i64>, i64) = idle;
+    let (looked_at, last, idle): (i64, Option<i64>, Vec<i64>) = idle;
     if !idle.is_empty() {
-        sqlx::query(RAISE).bind(highest).execute(&mut *tx).await?;
         sqlx::query("DELETE FROM outbox_head WHERE aggregate = ANY ($1)").bind(&idle).execute(&mut *tx).await?;
         sqlx::query("DELETE FROM outbox_aggregate WHERE id = ANY ($1)").bind(&idle).execute(&mut *tx).await?;
     }

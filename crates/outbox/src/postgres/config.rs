@@ -40,8 +40,10 @@ impl PostgresConfig {
         Self { options: self.options.password(password), ..self }
     }
 
-    /// Whether publishers are notified of commits with LISTEN and NOTIFY, instead of finding them at their next check; off by default.
-    /// NOTIFY serializes the commits of all writers on the server: `cargo xtask bench outbox` measures the cost.
+    /// Whether publishers that sleep are notified of commits with LISTEN and NOTIFY, instead of finding them at their next check; off by
+    /// default. Writers notify only while a publisher sleeps, because NOTIFY serializes the commits of all writers on the server: `cargo
+    /// xtask bench writers` measures the cost. PostgreSQL refuses to prepare a transaction that has notified, so two-phase commit
+    /// (`PREPARE TRANSACTION`) does not go with it.
     #[must_use]
     pub fn listen(self, listen: bool) -> Self {
         Self { listen, ..self }

@@ -27,7 +27,7 @@ const LIST: &str = "
      FROM outbox AS o JOIN outbox_aggregate AS a ON a.id = o.aggregate
      WHERE o.parked_at IS NOT NULL AND ($1::text IS NULL OR a.key = $1) ORDER BY o.parked_at, o.position LIMIT $2)";
 
-/// Moves events to the end of their aggregate: they are inserted again and get the next sequences, like a writer's events.
+/// Moves events to the end of their aggregate: they are inserted again and get new sequences, like a writer's events.
 #[rustfmt::skip]
 macro_rules! moved {
     ($which:literal, $replayed:literal) => {
@@ -147,10 +147,9 @@ async fn replay_aggregate(
     by: &Signature,
 ) -> Result<Option<ResendResult>, StatementError> {
     let mut tx = conn.begin().await?;
-    let aggregate = "SELECT id, last_seq FROM outbox_aggregate WHERE key = $1 FOR UPDATE";
-    let Some((aggregate, last)) = sqlx::query_as::<_, (i64, i64)>(aggregate).bind(key).fetch_optional(&mut *tx).await? else {
-        return Ok(None);
-    };
+    let aggregate = "SELECT id FROM outbox_aggregate WHERE key = $1 FOR UPDATE";
+    let aggregate: Option<i64> = sqlx::query_scalar(aggregate).bind(key).fetch_optional(&mut *tx).await?;
+    let Some(aggregate) = aggregate else { return Ok(None) };
     let first = "SELECT o.id, o.seq, (SELECT count(*) FROM outbox AS n WHERE n.aggregate = $1 AND n.seq >= o.seq)
         FROM outbox AS o WHERE o.aggregate = $1 AND o.parked_at IS NOT NULL AND ($2::text IS NULL OR o.id = $2) ORDER BY o.seq LIMIT 1";
     let first: Option<(String, i64, i64)> = sqlx::query_as(first).bind(aggregate).bind(from).fetch_optional(&mut *tx).await?;
@@ -162,12 +161,14 @@ async fn replay_aggregate(
     // Read after the fence was raised, and so after every mark.
     let done: i64 =
         sqlx::query_scalar("SELECT done_seq FROM outbox_head WHERE aggregate = $1 FOR UPDATE").bind(aggregate).fetch_one(&mut *tx).await?;
-    let moved = sqlx::query(APPEND_ALL).bind(aggregate).bind(seq).bind(done).fetch_all(&mut *tx).await?;
+    let moved: Vec<i64> = sqlx::query_scalar(APPEND_ALL).bind(aggregate).bind(seq).bind(done).fetch_all(&mut *tx).await?;
+    // The writers' lock is held, so nothing was numbered between the former events and these.
+    let Some(first) = moved.iter().min().copied() else { return Ok(None) };
     let head = "UPDATE outbox_head SET done_seq = $2, blocked_at = NULL, retry_at = NULL, attempts = 0, failures = 0, failing_since = NULL,
         attempted_at = NULL, last_error = NULL WHERE aggregate = $1";
-    sqlx::query(head).bind(aggregate).bind(last).execute(&mut *tx).await?;
+    sqlx::query(head).bind(aggregate).bind(first - 1).execute(&mut *tx).await?;
     let events = signed(moved.len());
     note(&mut tx, by, "replay-aggregate", &id, (key, seq, events)).await?;
     tx.commit().await?;
-    Ok(Some(ResendResult { events: unsigned(events), gone: unsigned(last - seq + 1 - events), from: unsigned(last + 1) }))
+    Ok(Some(ResendResult { events: unsigned(events), gone: None, from: unsigned(first) }))
 }

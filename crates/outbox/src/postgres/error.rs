@@ -8,15 +8,18 @@ use crate::store::sql::SqlStore;
 use crate::{Error, ErrorKind};
 
 /// The rights on each table that a publisher needs; writers need only `INSERT ON outbox`.
-const GRANTS: [(&str, &str); 8] = [
+const GRANTS: [(&str, &str); 11] = [
     ("outbox", "SELECT, UPDATE, DELETE"),
     ("outbox_aggregate", "SELECT, UPDATE, DELETE"),
+    ("outbox_asleep", "SELECT, UPDATE"),
     ("outbox_audit", "SELECT, INSERT, DELETE"),
     ("outbox_floor", "SELECT, UPDATE"),
     ("outbox_head", "SELECT, UPDATE, DELETE"),
     ("outbox_meta", "SELECT, UPDATE"),
+    ("outbox_order", "SELECT"),
     ("outbox_publisher", "SELECT, INSERT, UPDATE, DELETE"),
     ("outbox_slot", "SELECT, INSERT, UPDATE, DELETE"),
+    ("outbox_woken", "SELECT, UPDATE"),
 ];
 
 impl SqlStore for PostgresStore {
@@ -104,6 +107,11 @@ fn constraint(error: &dyn DatabaseError) -> String {
         Some(name) if name.contains(' ') => name.to_owned(),
         _ => message.strip_prefix("outbox: ").unwrap_or(message).to_owned(),
     }
+}
+
+/// The error of the server for a missing right on a sequence object, where a statement looks for the right itself.
+pub(super) fn denied_sequence(name: &str) -> Error {
+    Error::new(ErrorKind::Denied, missing_grant(&format!("permission denied for sequence {name}")))
 }
 
 /// The statement that the owner of the tables must run; `<role>` is filled in if the name is known.

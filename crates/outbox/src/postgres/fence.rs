@@ -7,6 +7,7 @@
 use shardwise::SlotSet;
 use sqlx::{Connection, PgConnection};
 
+use super::schema::SCHEMA_VERSION;
 use crate::store::sql::{StatementError, arcs, holds, other_slots};
 use crate::store::{Hold, PublisherRegistration};
 
@@ -22,10 +23,11 @@ macro_rules! alive {
 }
 pub(super) use alive;
 
-/// $1 incarnation, $2 name, $3 TTL in microseconds.
-const ANNOUNCE: &str = "INSERT INTO outbox_publisher (incarnation, publisher, seen_at, ttl)
-    VALUES ($1, $2, outbox_now(), $3::bigint * interval '1 microsecond')
-    ON CONFLICT (incarnation) DO UPDATE SET seen_at = excluded.seen_at, ttl = excluded.ttl
+/// $1 incarnation, $2 name, $3 TTL in microseconds, $4 the newest schema that this publisher knows: by that an upgrade sees who is in its
+/// way.
+const ANNOUNCE: &str = "INSERT INTO outbox_publisher (incarnation, publisher, seen_at, ttl, schema)
+    VALUES ($1, $2, outbox_now(), $3::bigint * interval '1 microsecond', $4)
+    ON CONFLICT (incarnation) DO UPDATE SET seen_at = excluded.seen_at, ttl = excluded.ttl, schema = excluded.schema
     RETURNING (extract(epoch FROM seen_at) * 1000000)::bigint";
 
 /// $1 this publisher's incarnation.
@@ -91,7 +93,7 @@ pub(super) async fn register(conn: &mut PgConnection, me: &PublisherRegistration
     agree_on_slots(&mut tx, me, recorded).await?;
     sqlx::query(FORGET).execute(&mut *tx).await?;
     let ttl = i64::try_from(me.ttl.as_micros()).unwrap_or(i64::MAX);
-    let announce = sqlx::query_scalar(ANNOUNCE).bind(me.incarnation.to_string()).bind(&me.publisher).bind(ttl);
+    let announce = sqlx::query_scalar(ANNOUNCE).bind(me.incarnation.to_string()).bind(&me.publisher).bind(ttl).bind(SCHEMA_VERSION);
     let seen = announce.fetch_one(&mut *tx).await?;
     tx.commit().await?;
     Ok(seen)

@@ -34,14 +34,15 @@ const ANY: &str = "
 /// $1 incarnation, $2 and $3 first and last hash, $4 slots and $5 aggregates to leave out, $6 events at most, $7 the longest wait a retry
 /// can have in milliseconds (a longer one means that the clock was set back), $8 the size in bytes above which an event comes without its
 /// payload and headers, $9 the most aggregates whose retry is due, $10 the number of slots. An aggregate with nothing to send yields a row
-/// without an event. Public for the test that reads the plan.
+/// without an event. The writers' rows are not read: an aggregate's newest number is in none of them, and no reading needs it. Public for
+/// the test that reads the plan.
 ///
 /// Heads that wait for a retry are in a separate index by retry time, so that they cost nothing before. Rows come in the order of the
 /// nested loops, without a sort (excluded aggregates are looked up in a hash, which an array would not allow): a LATERAL with a LIMIT can
 /// only be the inner side of a nested loop, and so an aggregate's events come in order. There is no window to number the events or to sum
 /// up their sizes: each window would copy every row, for a sixth and a third of the time (docs/adr/0037-large-payloads-apart.md).
 pub const FETCH: &str = "
-    SELECT h.slot, h.epoch, h.aggregate, h.hash, h.done_seq, a.last_seq, h.attempts, h.failures,
+    SELECT h.slot, h.epoch, h.aggregate, h.hash, h.done_seq, NULL::bigint, h.attempts, h.failures,
            (date_part('epoch', statement_timestamp() - h.failing_since) * 1000)::bigint,
            (date_part('epoch', statement_timestamp() - h.attempted_at) * 1000)::bigint,
            e.seq, e.id, e.aggregatetype, e.aggregateid, e.type, (date_part('epoch', e.created_at) * 1000)::bigint, e.replayed,
@@ -76,11 +77,10 @@ pub const FETCH: &str = "
             ORDER BY h.hash, h.aggregate LIMIT $6
          ) AS r)
     ) AS h
-    JOIN outbox_aggregate AS a ON a.id = h.aggregate
     LEFT JOIN LATERAL (
         SELECT o.seq, o.position, o.id, o.aggregatetype, o.aggregateid, o.type, o.payload, o.payload_bytes, o.headers, o.created_at, o.replayed,
                coalesce(octet_length(o.payload), octet_length(o.payload_bytes), 0) + coalesce(octet_length(o.headers), 0) AS bytes
-        FROM outbox AS o WHERE o.aggregate = h.aggregate AND o.seq > h.done_seq AND o.seq <= a.last_seq
+        FROM outbox AS o WHERE o.aggregate = h.aggregate AND o.seq > h.done_seq
         ORDER BY o.seq LIMIT CASE WHEN h.due THEN 1 ELSE $6 END
     ) AS e ON true
     LIMIT $6";
@@ -225,6 +225,7 @@ fn filled(runs: &mut Vec<EventRun>, large: &[LargeEvent], mut rest: HashMap<i64,
         } else {
             run.events.truncate(*event);
             run.through = run.events.last().map_or(run.through, |event| event.sequence);
+            run.more = true;
             ended.insert(*place);
         }
     }
@@ -270,7 +271,7 @@ mod tests {
 
     fn run(events: std::ops::RangeInclusive<u64>) -> EventRun {
         let (through, hold) = (*events.end(), Hold { slot: 0, epoch: 1 });
-        EventRun { aggregate: 1, hold, trouble: HeadTrouble::default(), through, last: through, events: events.map(event).collect() }
+        EventRun { aggregate: 1, hold, trouble: HeadTrouble::default(), through, more: false, events: events.map(event).collect() }
     }
 
     fn large(position: i64, run: usize, event: usize) -> LargeEvent {
@@ -287,8 +288,8 @@ mod tests {
         let all_there =
             filled(&mut runs, &larges, HashMap::from([(1, rest("one")), (2, rest("three")), (6, rest("six")), (8, rest("eight"))]));
         assert!(!all_there);
-        let left: Vec<_> = runs.iter().map(|run| (run.through, run.events.len())).collect();
-        assert_eq!(left, [(3, 3), (4, 1), (9, 0)]);
+        let left: Vec<_> = runs.iter().map(|run| (run.through, run.events.len(), run.more)).collect();
+        assert_eq!(left, [(3, 3, false), (4, 1, true), (9, 0, false)]);
         let texts: Vec<_> = runs.iter().flat_map(|run| &run.events).map(|event| event.payload.clone()).collect();
         assert_eq!(texts, [rest("one").0, Payload::None, rest("three").0, Payload::None]);
         assert_eq!(runs[2], all_deleted);

@@ -8,6 +8,13 @@
 //! disk).
 //!
 //! A writer's transaction that was lost before any publisher read it cannot be detected.
+//!
+//! Sequences jump, so no number says that an event was there. An event that was read exists if its row does. If the row does not, the event
+//! was delivered and deleted: then its aggregate is done up to it or beyond, by a mark of this publisher whose answer was lost or of the
+//! slot's next holder. If the aggregate does not exist either, it was forgotten: then numbers were drawn up to the event's, and the slot
+//! has another holder or epoch, because only its holder can have delivered the event. Not detected is the loss of an event behind whose
+//! number the next holder of its slot has marked others of the same aggregate before this publisher compares, which takes a TTL; the
+//! earlier loss of its last renewal usually shows that.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,8 +23,9 @@ use std::time::{Duration, Instant};
 use shardwise::Incarnation;
 use sqlx::PgConnection;
 
+use super::fence::columns;
 use crate::store::sql::{StatementError, done_through, signed};
-use crate::store::{EventRun, Hold, Outcome, PublisherRegistration};
+use crate::store::{EventRun, HeadUpdate, Hold, Outcome, PublisherRegistration};
 use crate::{AggregateId, Error, ErrorKind};
 
 /// Of aggregates that were read and not recorded, at least this many are remembered, and at most twice as many.
@@ -49,16 +57,31 @@ const HOLDS: &str = "SELECT
     CROSS JOIN (SELECT max(epoch) AS epoch FROM outbox_slot) AS m
     LEFT JOIN outbox_slot AS s ON s.slot = g.slot";
 
-/// $1 keys, $2 sequences, $3 ids (or NULL), $4 whether it was marked. Returns the events that are missing, different, or not marked.
-/// Events deleted since, or forgotten with their aggregate, are accounted for by the aggregate's numbers and the floor.
-const EVENTS: &str = "SELECT g.key, g.seq FROM unnest($1::text[], $2::bigint[], $3::text[], $4::boolean[]) AS g (key, seq, id, marked)
-    CROSS JOIN outbox_floor AS f
+/// How many numbers the sequence object `$order` has given. With `outbox_floor` it is the highest sequence of any event.
+#[rustfmt::skip]
+macro_rules! drawn {
+    ($order:literal) => {
+        concat!("(", $order, ".last_value - CASE WHEN ", $order, ".is_called THEN 0 ELSE 1 END)")
+    };
+}
+pub(super) use drawn;
+
+/// $1 keys, $2 sequences, $3 ids (or NULL), $4 whether it was marked, $5 slots and $6 epochs under which it was read. Returns the events
+/// that are missing, different, or not marked; the head of this file says how deleted ones are accounted for.
+const EVENTS: &str = concat!(
+    "SELECT g.key, g.seq FROM unnest($1::text[], $2::bigint[], $3::text[], $4::boolean[], $5::bigint[], $6::bigint[])
+        AS g (key, seq, id, marked, slot, epoch)
+    CROSS JOIN outbox_floor AS f CROSS JOIN outbox_order AS n
     LEFT JOIN outbox_aggregate AS a ON a.key = g.key
     LEFT JOIN outbox_head AS h ON h.aggregate = a.id
     LEFT JOIN outbox AS o ON o.aggregate = a.id AND o.seq = g.seq
-    WHERE CASE WHEN a.id IS NULL THEN f.last_value < g.seq
-               ELSE a.last_seq < g.seq OR g.marked AND coalesce(h.done_seq, 0) < g.seq OR o.id <> g.id END
-    LIMIT 1";
+    LEFT JOIN outbox_slot AS s ON s.slot = g.slot AND s.epoch = g.epoch
+    WHERE CASE WHEN a.id IS NULL THEN f.last_value + ",
+    drawn!("n"),
+    " < g.seq OR NOT g.marked AND s.slot IS NOT NULL
+               ELSE coalesce(h.done_seq, 0) < g.seq AND (g.marked OR o.id IS NULL) OR o.id <> g.id END
+    LIMIT 1"
+);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct DatabaseIdentity {
@@ -73,6 +96,8 @@ struct ConfirmedEvent {
     key: String,
     sequence: u64,
     id: Option<String>,
+    /// Under which it was read.
+    hold: Hold,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -188,9 +213,11 @@ impl CommitHistory {
                 return Ok(Some("its last renewal".into()));
             }
         }
-        let columns = events.into_iter().map(|(event, is_marked)| (event.key, (event.sequence.cast_signed(), (event.id, is_marked))));
-        let (keys, (sequences, (ids, marked))): (Vec<_>, (Vec<_>, (Vec<_>, Vec<_>))) = columns.unzip();
-        let event = sqlx::query_as(EVENTS).bind(keys).bind(sequences).bind(ids).bind(marked).fetch_optional(conn).await?;
+        let (slots, epochs) = columns(events.iter().map(|(event, _)| event.hold));
+        let others = events.into_iter().map(|(event, is_marked)| (event.key, (event.sequence.cast_signed(), (event.id, is_marked))));
+        let (keys, (sequences, (ids, marked))): (Vec<_>, (Vec<_>, (Vec<_>, Vec<_>))) = others.unzip();
+        let event = sqlx::query_as(EVENTS).bind(keys).bind(sequences).bind(ids).bind(marked).bind(slots).bind(epochs);
+        let event = event.fetch_optional(conn).await?;
         Ok(event.map(|(key, sequence): (String, i64)| format!("event {sequence} of {}, or its mark", crate::one_line(&key, 200))))
     }
 
@@ -218,7 +245,7 @@ impl CommitHistory {
         let mut memory = self.memory();
         for (run, event) in runs.iter().filter_map(|run| run.events.last().map(|event| (run, event))) {
             memory.highest_sequence = memory.highest_sequence.max(event.sequence);
-            let known = ConfirmedEvent { key: event.key(), sequence: event.sequence, id: Some(event.id.clone()) };
+            let known = ConfirmedEvent { key: event.key(), sequence: event.sequence, id: Some(event.id.clone()), hold: run.hold };
             memory.read.insert(run.aggregate, known);
         }
         if memory.read.len() > READ_MAX {
@@ -236,10 +263,11 @@ impl CommitHistory {
             let through = done_through(outcome).filter(|_| !fenced.contains(&outcome.hold));
             if let Some(through) = through {
                 let id = known.id.clone().filter(|_| through == known.sequence);
-                marked.push(ConfirmedEvent { key: known.key.clone(), sequence: through, id });
+                marked.push(ConfirmedEvent { key: known.key.clone(), sequence: through, id, hold: known.hold });
             }
-            // Events behind that sequence may have been sent.
-            if through.is_none_or(|through| through < known.sequence) {
+            // Events behind that sequence may have been sent. A blocked one is the operator's, who may discard it.
+            let is_blocked = matches!(outcome.then, HeadUpdate::Block { .. });
+            if !is_blocked && through.is_none_or(|through| through < known.sequence) {
                 memory.read.insert(outcome.aggregate, known);
             }
         }
@@ -268,8 +296,11 @@ pub(super) async fn place(conn: &mut PgConnection) -> Result<Option<DatabaseIden
     Ok(if is_standby { None } else { Some(DatabaseIdentity { timeline, rest }) })
 }
 
-/// Records the timeline in the outbox if none is recorded. Reports another recorded timeline, unless this process has followed to it.
+/// Records the timeline in the outbox if none is recorded. Reports another recorded timeline, unless this process has followed to it. Fails
+/// if a later comparison would lack a right.
 pub(super) async fn note(conn: &mut PgConnection, history: &CommitHistory) -> Result<(), StatementError> {
+    // A comparison reads these, and a failover is no time to find a right missing.
+    sqlx::query("SELECT 1 FROM outbox_floor, outbox_order").execute(&mut *conn).await?;
     let Some(now) = place(conn).await?.and_then(|place| place.timeline) else { return Ok(()) };
     let before: Option<String> = sqlx::query_scalar("SELECT timeline FROM outbox_meta").fetch_one(&mut *conn).await?;
     match before {

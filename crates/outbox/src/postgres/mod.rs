@@ -48,8 +48,8 @@ use self::history::CommitHistory;
 pub use crate::store::sql::Migration;
 use crate::store::sql::{ErrorContext, signed};
 use crate::store::{
-    Backlog, CleanResult, FetchRequest, FetchResult, Hold, Outcome, PublisherRegistration, RestoreResult, Status, Store, SweepResult,
-    TouchReply,
+    Backlog, CleanResult, FetchRequest, FetchResult, Hold, Outcome, PublisherRegistration, RestoreResult, SleepTicket, Status, Store,
+    SweepResult, TouchReply,
 };
 use crate::{ErrorKind, NewEvent, Result};
 
@@ -299,6 +299,18 @@ impl Store for PostgresStore {
 
     fn wakes(&self) -> BoxStream<'static, Result<()>> {
         if self.config.listen { wakes::wakes(self.clone()) } else { stream::pending().boxed() }
+    }
+
+    async fn fall_asleep(&self) -> Result<Option<SleepTicket>> {
+        call!(self, conn => wakes::fall_asleep(conn)).map(Some)
+    }
+
+    async fn all_ended(&self, ticket: SleepTicket) -> Result<bool> {
+        call!(self, conn => wakes::all_ended(conn, ticket))
+    }
+
+    async fn withdraw(&self, ticket: SleepTicket) -> Result<()> {
+        call!(self, conn => wakes::withdraw(conn, ticket))
     }
 
     async fn clean(&self, parked_retention: Duration, limit: usize) -> Result<CleanResult> {

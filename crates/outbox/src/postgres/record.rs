@@ -47,23 +47,26 @@ macro_rules! short_of_a_deadlock {
 pub(super) use short_of_a_deadlock;
 
 /// $5 sequences. Updates one row for each aggregate, not for each event. An aggregate with everything delivered is removed from the list,
-/// unless a writer holds its row: then more events follow. An outcome that was already applied changes nothing, so a late or repeated call
-/// is harmless. Each outcome of a current hold changes exactly one row, so their number shows whether any was fenced. Public for the test
-/// that reads the plan.
+/// unless a writer holds its row: then more events may follow. Whether everything is delivered is looked up twice: here without a lock,
+/// which spares the lock where more is pending, and by `outbox_strike` behind the lock in a new snapshot, because a writer that came and
+/// went meanwhile has left no new version of its row. An outcome that was already applied changes nothing, so a late or repeated call is
+/// harmless. Each outcome of a current hold changes exactly one row, so their number shows whether any was fenced. LATERAL forces one
+/// lookup for each aggregate. Public for the test that reads the plan.
 pub const MARK: &str = concat!(
     under_the_fence!("through", "$5::bigint[]"),
     ", patience AS MATERIALIZED (SELECT ",
     short_of_a_deadlock!(),
-    " FROM (SELECT count(*) FROM allowed) AS behind_the_fence), drained AS (
-        UPDATE outbox_aggregate AS a SET drained_seq = a.last_seq
-        FROM (
-            SELECT a.id FROM patience CROSS JOIN allowed AS m JOIN outbox_aggregate AS a ON a.id = m.aggregate AND a.last_seq = m.through
-            FOR NO KEY UPDATE OF a SKIP LOCKED
-        ) AS free
-        WHERE a.id = free.id RETURNING a.id
+    " FROM (SELECT count(*) FROM allowed) AS behind_the_fence), idle AS MATERIALIZED (
+        SELECT array_agg(m.aggregate) AS aggregates, array_agg(m.through) AS through
+        FROM patience CROSS JOIN allowed AS m
+        LEFT JOIN LATERAL (SELECT 1 AS pending FROM outbox AS o WHERE o.aggregate = m.aggregate AND o.seq > m.through LIMIT 1) AS e ON true
+        WHERE e.pending IS NULL
+    ), struck AS MATERIALIZED (
+        SELECT s.aggregate FROM idle AS i CROSS JOIN LATERAL outbox_strike(i.aggregates, i.through) AS s (aggregate)
+        WHERE i.aggregates IS NOT NULL
     )
     UPDATE outbox_head AS h
-    SET done_seq = m.through, listed = h.aggregate NOT IN (SELECT id FROM drained), attempts = 0, failures = 0, failing_since = NULL,
+    SET done_seq = m.through, listed = h.aggregate NOT IN (SELECT aggregate FROM struck), attempts = 0, failures = 0, failing_since = NULL,
         attempted_at = NULL, retry_at = NULL, last_error = NULL
     FROM allowed AS m WHERE h.aggregate = m.aggregate AND h.done_seq < m.through AND h.listed"
 );

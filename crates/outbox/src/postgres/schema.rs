@@ -6,14 +6,19 @@ use crate::store::sql::{Migration, StatementError, migration, refuse_newer, requ
 use crate::{Error, ErrorKind};
 
 /// The schema version that this version of the crate reads and writes.
-pub const SCHEMA_VERSION: i64 = 4;
+pub const SCHEMA_VERSION: i64 = 6;
+
+/// The version in the middle of an upgrade from 4, on which publishers of both sides work.
+const HALF_MIGRATED: i64 = 5;
 
 /// All migrations, in order.
-pub const MIGRATIONS: [Migration; 4] = [
+pub const MIGRATIONS: [Migration; 6] = [
     migration!(1, "postgres/0001_outbox"),
     migration!(2, "postgres/0002_dead_letters"),
     migration!(3, "postgres/0003_identity"),
     migration!(4, "postgres/0004_timeline"),
+    migration!(5, "postgres/0005_both"),
+    migration!(6, "postgres/0006_numbers"),
 ];
 
 /// The oldest supported server, in the format of `server_version_num`.
@@ -22,7 +27,8 @@ const SERVER_MIN: i32 = 130_000;
 /// Prevents concurrent migrations, because two processes that create the same table disturb each other. The lock's number is arbitrary.
 const ONE_AT_A_TIME: &str = "SELECT pg_advisory_xact_lock(7738157320411812468)";
 
-/// Brings the schema up to date; several processes may do so at once.
+/// Brings the schema up to date; several processes may do so at once. The last step waits for the transactions that write at that moment,
+/// for minutes if need be, and fails while a publisher of schema 4 is alive: then the schema stays half migrated, and everybody goes on.
 pub(super) async fn migrate(conn: &mut PgConnection) -> Result<(), StatementError> {
     require_server(conn).await?;
     for migration in &MIGRATIONS {
@@ -31,16 +37,25 @@ pub(super) async fn migrate(conn: &mut PgConnection) -> Result<(), StatementErro
         let found = version(&mut tx).await?;
         refuse_newer(found, SCHEMA_VERSION)?;
         if found < migration.version {
-            sqlx::raw_sql(migration.up).execute(&mut *tx).await.map_err(occupied)?;
+            sqlx::raw_sql(migration.up).execute(&mut *tx).await.map_err(refused)?;
         }
         tx.commit().await?;
     }
     Ok(())
 }
 
-/// Fails unless the schema is exactly this version's.
+/// Fails unless the schema is this version's, or half migrated to it, which is told in the log.
 pub(super) async fn check(conn: &mut PgConnection) -> Result<(), StatementError> {
-    Ok(require_schema(version(conn).await?, SCHEMA_VERSION, "it has no outbox where its search_path leads")?)
+    let found = version(conn).await?;
+    if found != HALF_MIGRATED {
+        return Ok(require_schema(found, SCHEMA_VERSION, "it has no outbox where its search_path leads")?);
+    }
+    let database: String = sqlx::query_scalar("SELECT current_database()::text").fetch_one(conn).await?;
+    tracing::warn!(
+        "outbox in {database}: half migrated, at schema {HALF_MIGRATED}. All goes on, but writers pay more than before: upgrade the publishers \
+         of earlier versions, then run `shardwise outbox init`"
+    );
+    Ok(())
 }
 
 /// The schema version; 0 if there is no outbox.
@@ -66,14 +81,21 @@ async fn require_server(conn: &mut PgConnection) -> Result<(), StatementError> {
     Ok(())
 }
 
-/// A table with one of our names, without `outbox_meta`, belongs to another program.
-fn occupied(error: sqlx::Error) -> StatementError {
-    let code = error.as_database_error().and_then(|error| error.code().map(std::borrow::Cow::into_owned));
-    match code.as_deref() {
-        Some("42P07" | "42710" | "42723") => {
+/// Why a migration was refused: a table with one of our names, without `outbox_meta`, belongs to another program; or the file itself says
+/// what is in its way and what to do.
+fn refused(error: sqlx::Error) -> StatementError {
+    let Some((code, message)) = error.as_database_error().map(|error| (error.code().unwrap_or_default().into_owned(), error.message()))
+    else {
+        return error.into();
+    };
+    let ours = message.strip_prefix("outbox: ").map(str::to_owned);
+    match (code.as_str(), ours) {
+        ("42P07" | "42710" | "42723", _) => {
             let text = format!("{error}, and it is not ours: rename it, or use another schema by options[search_path]");
             Error::new(ErrorKind::Schema, text).into()
         }
+        ("55006", Some(text)) => Error::new(ErrorKind::Schema, text).into(),
+        ("55P03", Some(text)) => Error::new(ErrorKind::Unavailable, text).into(),
         _ => error.into(),
     }
 }

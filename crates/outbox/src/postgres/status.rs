@@ -12,26 +12,51 @@ macro_rules! ms_since {
     };
 }
 
+/// The pending events of an aggregate, one by one: numbers jump, so they cannot be subtracted. `$of` has its columns `aggregate` and
+/// `done_seq`. An index has both columns, so no event is read.
+#[rustfmt::skip]
+macro_rules! pending {
+    ($of:literal) => {
+        concat!("outbox AS o WHERE o.aggregate = ", $of, ".aggregate AND o.seq > ", $of, ".done_seq")
+    };
+}
+
+/// How many events of the aggregates in `$from` are pending, counted up to $1.
+#[rustfmt::skip]
+macro_rules! counted {
+    ($from:literal) => {
+        concat!(
+            "(SELECT count(*) FROM (SELECT 1 FROM ", $from, " AS b CROSS JOIN LATERAL (SELECT 1 FROM ", pending!("b"),
+            " LIMIT $1) AS e LIMIT $1) AS counted)"
+        )
+    };
+}
+
 const BLOCKED_LIST: &str = concat!(
-    "SELECT a.key, a.last_seq - h.done_seq, ",
+    "SELECT a.key, (SELECT count(*) FROM ",
+    pending!("h"),
+    "), ",
     ms_since!("h.blocked_at"),
     ", coalesce(h.last_error, '') FROM outbox_head AS h JOIN outbox_aggregate AS a ON a.id = h.aggregate
     WHERE h.blocked_at IS NOT NULL ORDER BY h.blocked_at LIMIT 100"
 );
 /// $1 the longest wait a retry can have, in milliseconds: with a longer one the clock was set back, and the retry is due.
 const RETRYING: &str = concat!(
-    "SELECT count(*), coalesce(sum(a.last_seq - h.done_seq), 0)::bigint, coalesce(",
+    "SELECT count(*), coalesce(sum(e.events), 0)::bigint, coalesce(",
     ms_since!("min(h.failing_since)"),
     ", 0), coalesce(-",
     ms_since!("min(h.retry_at) FILTER (WHERE h.retry_at <= now() + $1::bigint * interval '1 millisecond')"),
-    ", 0) FROM outbox_head AS h JOIN outbox_aggregate AS a ON a.id = h.aggregate AND h.done_seq < a.last_seq
-    WHERE h.waiting"
+    ", 0) FROM outbox_head AS h CROSS JOIN LATERAL (SELECT count(*) AS events FROM ",
+    pending!("h"),
+    ") AS e WHERE h.waiting AND e.events > 0"
 );
 const LATEST_FAILURE: &str = concat!(
     "SELECT a.key, coalesce(",
     ms_since!("h.attempted_at"),
-    ", 0), coalesce(h.last_error, '') FROM outbox_head AS h JOIN outbox_aggregate AS a ON a.id = h.aggregate AND h.done_seq < a.last_seq
-    WHERE h.waiting ORDER BY h.attempted_at DESC NULLS LAST, a.id LIMIT 1"
+    ", 0), coalesce(h.last_error, '') FROM outbox_head AS h JOIN outbox_aggregate AS a ON a.id = h.aggregate
+    CROSS JOIN LATERAL (SELECT 1 FROM ",
+    pending!("h"),
+    " LIMIT 1) AS e WHERE h.waiting ORDER BY h.attempted_at DESC NULLS LAST, a.id LIMIT 1"
 );
 const PUBLISHERS: &str = concat!(
     "SELECT p.publisher, p.incarnation, ",
@@ -47,8 +72,8 @@ const FREE: &str = concat!(
     ")"
 );
 
-/// $1 how many aggregates to visit. Counts events in slots that no live publisher holds, if any publisher is alive: the ranges of free
-/// slots are looked up in the index by hash. Events that wait for a retry are not in that index.
+/// $1 how many aggregates to visit, and how many events to count. Counts events in slots that no live publisher holds, if any publisher is
+/// alive: the ranges of free slots are looked up in the index by hash. Events that wait for a retry are not in that index.
 const UNPUBLISHED: &str = concat!(
     "WITH free AS MATERIALIZED (SELECT s.hash_from, s.hash_to FROM outbox_slot AS s WHERE s.incarnation IS NULL OR NOT EXISTS (
         SELECT 1 FROM outbox_publisher AS p WHERE p.incarnation = s.incarnation AND ",
@@ -62,39 +87,49 @@ const UNPUBLISHED: &str = concat!(
         SELECT h.aggregate, h.done_seq FROM (
             SELECT h.aggregate, h.done_seq, h.hash FROM outbox_head AS h WHERE h.waiting ORDER BY h.retry_at LIMIT $1
         ) AS h WHERE EXISTS (SELECT 1 FROM free AS f WHERE h.hash BETWEEN f.hash_from AND f.hash_to)
-    )
-    SELECT coalesce(sum(greatest(a.last_seq - n.done_seq, 0)), 0)::bigint
-    FROM (SELECT * FROM due UNION ALL SELECT * FROM waiting) AS n JOIN outbox_aggregate AS a ON a.id = n.aggregate"
+    ), every AS (SELECT * FROM due UNION ALL SELECT * FROM waiting)
+    SELECT ",
+    counted!("every")
 );
 const ANY_ALIVE: &str = concat!("SELECT EXISTS (SELECT 1 FROM outbox_publisher AS p WHERE ", alive!("p"), ")");
 
-/// $1 how many of each kind to visit. New aggregates, whose hash is NULL, are pending too. Listed aggregates that have nothing to send
-/// count in no sum.
+/// $1 how many aggregates of each kind to visit, and how many events of each kind to count. New aggregates, whose hash is NULL, are
+/// pending too. Listed aggregates that have nothing to send count in no sum.
+///
+/// Returns the pending events of aggregates that are ready, that wait for a retry, and that are blocked; the age of the oldest head; and
+/// how many aggregates were visited, how many of them blocked, and how many events are parked.
 const BACKLOG: &str = concat!(
     "WITH waiting AS MATERIALIZED (
-        SELECT h.aggregate, h.done_seq, a.last_seq FROM outbox_head AS h JOIN outbox_aggregate AS a ON a.id = h.aggregate
-        WHERE h.ready ORDER BY h.hash, h.aggregate LIMIT $1
+        SELECT h.aggregate, h.done_seq FROM outbox_head AS h WHERE h.ready ORDER BY h.hash, h.aggregate LIMIT $1
     ), retrying AS MATERIALIZED (
-        SELECT h.aggregate, h.done_seq, a.last_seq FROM outbox_head AS h JOIN outbox_aggregate AS a ON a.id = h.aggregate
-        WHERE h.waiting ORDER BY h.retry_at LIMIT $1
+        SELECT h.aggregate, h.done_seq FROM outbox_head AS h WHERE h.waiting ORDER BY h.retry_at LIMIT $1
     ), blocked AS MATERIALIZED (
-        SELECT h.aggregate, h.done_seq, a.last_seq FROM outbox_head AS h JOIN outbox_aggregate AS a ON a.id = h.aggregate
-        WHERE h.blocked_at IS NOT NULL ORDER BY h.blocked_at LIMIT $1
+        SELECT h.aggregate, h.done_seq FROM outbox_head AS h WHERE h.blocked_at IS NOT NULL ORDER BY h.blocked_at LIMIT $1
     ), parked AS MATERIALIZED (
         SELECT 1 FROM outbox WHERE parked_at IS NOT NULL ORDER BY parked_at LIMIT $1
     ), every AS (SELECT * FROM waiting UNION ALL SELECT * FROM retrying UNION ALL SELECT * FROM blocked)
-    SELECT coalesce(sum(b.last_seq - b.done_seq), 0)::bigint, ",
-    ms_since!("min(o.created_at)"),
-    ", greatest((SELECT count(*) FROM waiting), (SELECT count(*) FROM retrying)), (SELECT count(*) FROM blocked), (SELECT count(*) FROM parked),
-    (SELECT coalesce(sum(last_seq - done_seq), 0)::bigint FROM blocked)
-    FROM every AS b LEFT JOIN outbox AS o ON o.aggregate = b.aggregate AND o.seq = b.done_seq + 1"
+    SELECT ",
+    counted!("waiting"),
+    ", ",
+    counted!("retrying"),
+    ", ",
+    counted!("blocked"),
+    ", (SELECT ",
+    ms_since!("min(e.created_at)"),
+    " FROM every AS b CROSS JOIN LATERAL (SELECT o.created_at FROM ",
+    pending!("b"),
+    " ORDER BY o.seq LIMIT 1) AS e),
+    greatest((SELECT count(*) FROM waiting), (SELECT count(*) FROM retrying)), (SELECT count(*) FROM blocked), (SELECT count(*) FROM parked)"
 );
+
+/// A status counts every pending event, which may take longer than a publisher's statements may.
+pub(super) const AT_LENGTH: &str = "SET LOCAL statement_timeout = '2min'";
 
 pub(super) async fn backlog(conn: &mut PgConnection, most: i64) -> Result<Backlog, sqlx::Error> {
     let found = sqlx::query_as(BACKLOG).bind(most).fetch_one(&mut *conn).await?;
-    let (pending, oldest, waiting, blocked, parked, held_back): (i64, Option<i64>, i64, i64, i64, i64) = found;
+    let (ready, retrying, held_back, oldest, visited, blocked, parked): (i64, i64, i64, Option<i64>, i64, i64, i64) = found;
     let free = sqlx::query_scalar(FREE).fetch_one(&mut *conn).await?;
-    let mut unpublished = pending - held_back;
+    let mut unpublished = ready + retrying;
     // Without a living publisher, that is all of them.
     if unpublished > 0 && sqlx::query_scalar(ANY_ALIVE).fetch_one(&mut *conn).await? {
         unpublished = sqlx::query_scalar(UNPUBLISHED).bind(UNPUBLISHED_MAX).fetch_one(conn).await?;
@@ -102,16 +137,17 @@ pub(super) async fn backlog(conn: &mut PgConnection, most: i64) -> Result<Backlo
     Ok(Backlog {
         unpublished: unsigned(unpublished),
         free_slots: small(free),
-        pending: unsigned(pending),
+        pending: unsigned(ready + retrying + held_back),
         oldest_pending_age: oldest.map(ago),
         blocked_aggregates: unsigned(blocked),
         parked: unsigned(parked),
-        complete: waiting.max(blocked).max(parked) < most,
+        complete: [ready, retrying, held_back, visited, blocked, parked].iter().all(|counted| *counted < most),
     })
 }
 
 pub(super) async fn status(conn: &mut PgConnection) -> Result<Status, sqlx::Error> {
     let mut tx = conn.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
+    sqlx::raw_sql(AT_LENGTH).execute(&mut *tx).await?;
     let counted = backlog(&mut tx, i64::MAX).await?;
     let blocked = sqlx::query_as(BLOCKED_LIST).fetch_all(&mut *tx).await?;
     let sums = sqlx::query_as(RETRYING).bind(retry_ahead_max_ms()).fetch_one(&mut *tx).await?;

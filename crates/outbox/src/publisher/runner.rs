@@ -113,16 +113,19 @@ impl PublisherRunner {
 
     /// The store was notified of a commit, or notification failed; in that case the next poll finds the commit.
     fn woken(&mut self, woken: Result<()>) {
+        let now = self.publisher.clock.now();
         match woken {
             Ok(()) => {
                 self.deaf = false;
-                self.engine.on(EngineInput::Nudged, self.publisher.clock.now());
+                self.engine.on(EngineInput::Woken, now);
             }
-            Err(error) if !self.deaf => {
-                self.deaf = true;
-                tracing::warn!(error = %error, "the outbox's store gets no notifications of commits; trying again, and polling meanwhile");
+            Err(error) => {
+                if !self.deaf {
+                    self.deaf = true;
+                    tracing::warn!(error = %error, "the outbox's store gets no notifications of commits; trying again, and polling meanwhile");
+                }
+                self.engine.on(EngineInput::Deaf, now);
             }
-            Err(_) => {}
         }
     }
 
@@ -212,6 +215,16 @@ impl PublisherRunner {
                     Ok(EngineInput::Cleaned { more: cleaned.more })
                 });
             }
+            EngineAction::FallAsleep => {
+                self.jobs.call(StoreCall::Sleep, async move { Ok(EngineInput::FellAsleep(store.fall_asleep().await?)) });
+            }
+            EngineAction::AskEnded(ticket) => {
+                self.jobs.call(StoreCall::Sleep, async move { Ok(EngineInput::Ended(store.all_ended(ticket).await?)) });
+            }
+            EngineAction::Withdraw(ticket) => self.jobs.call(StoreCall::Sleep, async move {
+                store.withdraw(ticket).await?;
+                Ok(EngineInput::Withdrawn)
+            }),
             EngineAction::Finish => {}
         }
     }
@@ -230,12 +243,20 @@ impl PublisherRunner {
                 }
                 input
             }
-            // Events do not depend on the cleaning: a missing right that only the cleaning needs ends no publisher.
-            JobOutcome::Called(call, Err(error)) if is_for_the_operator(error.kind()) && call != StoreCall::Clean => return Err(error),
+            // Events do not depend on the cleaning and the sleep: a missing right that only these need ends no publisher.
+            JobOutcome::Called(call, Err(error))
+                if is_for_the_operator(error.kind()) && !matches!(call, StoreCall::Clean | StoreCall::Sleep) =>
+            {
+                return Err(error);
+            }
             JobOutcome::Called(call, Err(error)) => {
                 let text = error.to_string();
                 if self.failing.get(&call) != Some(&text) {
-                    tracing::warn!(call = ?call, error = %text, "the outbox's store fails; trying again");
+                    if call == StoreCall::Sleep {
+                        tracing::warn!(error = %text, "the publisher cannot announce that it sleeps; it polls, and tries again every 10 s");
+                    } else {
+                        tracing::warn!(call = ?call, error = %text, "the outbox's store fails; trying again");
+                    }
                     self.publisher.stats.note_error(Some((Trouble::Store, text.clone())));
                     self.failing.insert(call, text);
                 }

@@ -32,13 +32,15 @@ pub(super) fn call(call: StoreCall) -> Span {
             "error.type" = field::Empty,
             "shardwise.fenced" = field::Empty
         ),
-        StoreCall::Fence | StoreCall::Look | StoreCall::Place | StoreCall::Sweep | StoreCall::Clean => tracing::debug_span!(
-            "store",
-            otel.name = format!("outbox {}", format!("{call:?}").to_lowercase()),
-            otel.kind = "client",
-            otel.status_code = field::Empty,
-            "error.type" = field::Empty
-        ),
+        StoreCall::Fence | StoreCall::Look | StoreCall::Place | StoreCall::Sweep | StoreCall::Clean | StoreCall::Sleep => {
+            tracing::debug_span!(
+                "store",
+                otel.name = format!("outbox {}", format!("{call:?}").to_lowercase()),
+                otel.kind = "client",
+                otel.status_code = field::Empty,
+                "error.type" = field::Empty
+            )
+        }
     }
 }
 

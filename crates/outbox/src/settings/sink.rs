@@ -151,7 +151,7 @@ impl fmt::Debug for RemoteSink {
     }
 }
 
-const ONLY: [(&SettingKey, &[SinkKind]); 0] = {
+const ONLY: [(&SettingKey, &[SinkKind]); 19] = {
     use SinkKind::{Http, Kafka, Nats, RabbitMq, Redis};
     [
         (&keys::SINK_PASSWORD_FILE, &[Nats, Redis, RabbitMq, Kafka, Http]),

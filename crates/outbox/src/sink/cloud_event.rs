@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `id`, `type`, `source`, `time` | the event's id, its type, the sink's source, when it was written |
 //! | `subject`, `partitionkey` | the aggregate's key, `aggregatetype/aggregateid` |
-//! | `sequence` | the position in the aggregate's order, from 1, as text |
+//! | `sequence` | the place in the aggregate's order, as text: it rises and may jump |
 //! | `replayed` | on an event that an operator sends again: its original sequence, as text |
 //! | `shardslot`, `shardepoch` | the slot and the epoch under which it was sent |
 //! | `datacontenttype`, `data` | JSON payloads unchanged; other text as a string, `text/plain` |

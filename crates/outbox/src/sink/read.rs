@@ -19,7 +19,7 @@ pub struct ReadEvent {
     pub event_type: String,
     /// The aggregate's key.
     pub key: String,
-    /// The position in the aggregate's order, from 1.
+    /// The place in the aggregate's order: it rises and may jump.
     pub sequence: u64,
     /// The slot for which it was sent.
     pub slot: u32,

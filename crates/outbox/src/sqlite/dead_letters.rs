@@ -122,7 +122,7 @@ impl DeadLetters for SqliteStore {
         sqlx::query(REWIND).bind(aggregate).bind(last).bind(last + shift).execute(&mut *tx).await.at(self)?;
         note(&mut tx, by, "replay-aggregate", &id, (key, seq, events)).await.at(self)?;
         tx.commit().await.at(self)?;
-        Ok(Some(ResendResult { events: unsigned(events), gone: unsigned(shift - events), from: unsigned(last + 1) }))
+        Ok(Some(ResendResult { events: unsigned(events), gone: Some(unsigned(shift - events)), from: unsigned(last + 1) }))
     }
 
     async fn discard(&self, id: &str, by: &Signature) -> Result<bool> {

@@ -69,7 +69,7 @@ pub struct DeadLetter {
     pub key: String,
     /// Column `type`.
     pub event_type: String,
-    /// Its position in the aggregate's order.
+    /// Its place in the aggregate's order; numbers in between may never have been given.
     pub sequence: u64,
     /// Set aside, or at the head of a blocked aggregate.
     pub state: DeadState,
@@ -100,8 +100,9 @@ pub enum ReplayResult {
 pub struct ResendResult {
     /// The number of events, beginning with the one that was parked.
     pub events: u64,
-    /// The number of events in between that no longer exist: retention or an operator has deleted them.
-    pub gone: u64,
+    /// The number of events in between that no longer exist: retention or an operator has deleted them. `None` if the store cannot know
+    /// it, because its sequences jump: on PostgreSQL.
+    pub gone: Option<u64>,
     /// The first new sequence.
     pub from: u64,
 }

@@ -80,8 +80,9 @@ pub struct EventRun {
     pub trouble: HeadTrouble,
     /// Everything up to here is accounted for by `events`: missing numbers were deleted and never come.
     pub through: u64,
-    /// The newest event's sequence at the time of the reading.
-    pub last: u64,
+    /// Whether the aggregate may have events behind `through` already: the reading was cut short there. If it has none nevertheless, the
+    /// next reading finds that out.
+    pub more: bool,
     /// The events; empty if all up to `through` were deleted.
     pub events: Vec<Delivery>,
 }
@@ -193,13 +194,23 @@ pub struct CleanResult {
 pub struct RestoreResult {
     /// Every epoch from now on is above this one.
     pub epoch: u64,
-    /// How many aggregates were raised; keys without an aggregate also begin above the given number.
+    /// How many aggregates were raised, 0 if their next sequences were above the given number already. Keys without an aggregate also begin
+    /// above it.
     pub aggregates: u64,
     /// The most events that wait with sequences not above the given number. They keep them. Events that were delivered before come again
     /// unchanged; for events written since the loss, consumers may have seen other events with the same numbers.
     pub waiting: u64,
     /// How many publishers were alive. They take their slots again, and events in flight may arrive twice.
     pub publishers: u64,
+}
+
+/// The announcement of a publisher that falls asleep.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SleepTicket {
+    /// The announcement's number; later ones have higher numbers.
+    pub number: u64,
+    /// Transactions with numbers below this one may not have seen it; in the store's own count.
+    pub unseen_below: u64,
 }
 
 /// A store of events, and the fence that decides which publisher may send and mark them.
@@ -255,8 +266,8 @@ pub trait Store: Send + Sync + 'static {
     async fn sweep(&self, retention: Duration, position: i64, limit: usize) -> Result<SweepResult>;
 
     /// Periodic cleaning, in batches of at most `limit`: deletes events that have been parked for longer than `parked_retention`,
-    /// forgets aggregates without events (their sequences continue if they come back), and deletes audit entries older than a year. Needs
-    /// no slot.
+    /// forgets aggregates without events (if they come back, their sequences are above all former ones), and deletes audit entries older
+    /// than a year. Needs no slot.
     async fn clean(&self, parked_retention: Duration, limit: usize) -> Result<CleanResult>;
 
     /// A number that changes with every change to the store and is cheap to read; `None` if the store has none. It is useful for a fetch
@@ -266,16 +277,39 @@ pub trait Store: Send + Sync + 'static {
     }
 
     /// Yields an item for one or more commits, if the store is notified of them; by default it yields nothing. A publisher then reads at
-    /// once instead of at its next poll; a lost item costs no more than that poll. After an error the stream continues by itself.
+    /// once instead of at its next poll; a lost item costs no more than that poll. After an error the stream continues by itself, and its
+    /// next item says that notifications arrive again.
     fn wakes(&self) -> BoxStream<'static, Result<()>> {
         stream::pending().boxed()
     }
 
-    /// The status of the outbox. May take time in proportion to the number of pending aggregates.
+    /// Announces that the caller has found nothing and is about to sleep until [`Store::wakes`] yields an item; it must be yielding before.
+    /// Until then writers need not notify anyone. Transactions that are open may not see the announcement: see [`Store::all_ended`].
+    /// Every item ends the sleep, and the next one needs another announcement. `None`, the default: the store takes no announcements;
+    /// either it always notifies, or never.
+    async fn fall_asleep(&self) -> Result<Option<SleepTicket>> {
+        Ok(None)
+    }
+
+    /// Whether every transaction has ended that may not have seen this announcement. If so, a reading that begins afterwards shows what
+    /// these committed, and whatever commits later is notified.
+    async fn all_ended(&self, ticket: SleepTicket) -> Result<bool> {
+        let _ = ticket;
+        Ok(true)
+    }
+
+    /// Withdraws the announcement of a publisher that ends, so that writers do not notify it in vain. Others that sleep are woken.
+    async fn withdraw(&self, ticket: SleepTicket) -> Result<()> {
+        let _ = ticket;
+        Ok(())
+    }
+
+    /// The status of the outbox. May take time in proportion to the number of pending events.
     async fn status(&self) -> Result<Status>;
 
     /// The size of the backlog. Visits at most `most` aggregates with something to send, `most` blocked aggregates and `most` parked
-    /// events, so that its cost is bounded. `None` if the store does not count.
+    /// events, and counts at most `most` events of each kind where the store must count them one by one, so that its cost is bounded.
+    /// `None` if the store does not count.
     async fn backlog(&self, most: usize) -> Result<Option<Backlog>> {
         let _ = most;
         Ok(None)

@@ -111,8 +111,9 @@ pub(crate) type EventBody = (Payload, Option<String>);
 
 /// Collects the rows of a fetch into runs, within the limits of the reading.
 ///
-/// The columns from 0 on: slot, epoch, aggregate, hash, done and last sequence, attempts, failures, milliseconds since the first and the
-/// last failure; of the event sequence, id, aggregate type and id, type, time of writing and original sequence. They are read unchecked,
+/// The columns from 0 on: slot, epoch, aggregate, hash, the sequence up to which it is done, its newest sequence (NULL if the store does
+/// not know it), attempts, failures, milliseconds since the first and the last failure; of the event sequence, id, aggregate type and id,
+/// type, time of writing and original sequence. They are read unchecked,
 /// because checking each value costs as much as reading it: PostgreSQL's types are those of our statement, and SQLite's schema checks the
 /// texts. A number of another type, which only a hand can write, is read as SQLite converts it.
 pub(crate) struct RunCollector {
@@ -156,22 +157,28 @@ impl RunCollector {
     {
         // Rows deleted by hand leave an empty row in place of an event; it counts against the limit too.
         self.events_left = self.events_left.saturating_sub(1);
+        let aggregate: i64 = row.try_get_unchecked(2)?;
         if self.bytes_left == 0 {
+            // A large event counts only after it was added.
+            if let Some(run) = self.runs.last_mut().filter(|run| run.aggregate == aggregate) {
+                run.more = true;
+            }
             return Ok(false);
         }
-        let aggregate: i64 = row.try_get_unchecked(2)?;
-        let (done, last): (i64, i64) = (row.try_get_unchecked(4)?, row.try_get_unchecked(5)?);
+        let (done, last): (i64, Option<i64>) = (row.try_get_unchecked(4)?, row.try_get_unchecked(5)?);
         if !is_due {
             self.last_hash = Some(row.try_get_unchecked(3)?);
         }
         if self.former.contains(&aggregate) {
             return Ok(false);
         }
-        if done >= last {
+        let sequence: Option<i64> = row.try_get_unchecked(10)?;
+        // Without a newest sequence, the row shows whether there is an event.
+        let newest = last.or(sequence).unwrap_or(done);
+        if done >= newest {
             self.drained.push(aggregate);
             return Ok(false);
         }
-        let sequence: Option<i64> = row.try_get_unchecked(10)?;
         if self.runs.last().is_none_or(|run| run.aggregate != aggregate) {
             self.runs.push(EventRun {
                 aggregate,
@@ -183,8 +190,8 @@ impl RunCollector {
                     attempted_ago: row.try_get_unchecked::<Option<i64>, _>(9)?.map(ago),
                 },
                 // Missing events were deleted by hand.
-                through: unsigned(if sequence.is_some() { done } else { further.map_or(last, |further| further - 1) }),
-                last: unsigned(last),
+                through: unsigned(if sequence.is_some() { done } else { further.map_or(newest, |further| further - 1) }),
+                more: sequence.is_none() && further.is_some(),
                 events: Vec::new(),
             });
         }
@@ -212,6 +219,9 @@ impl RunCollector {
         };
         self.bytes_left = self.bytes_left.saturating_sub(delivery.bytes());
         run.through = sequence;
+        // Of a head that is retried, and where a limit is reached, the events behind are not read.
+        let is_cut = is_due || self.events_left == 0 || self.bytes_left == 0;
+        run.more = last.map_or(is_cut, |last| sequence < unsigned(last));
         run.events.push(delivery);
         Ok(true)
     }

@@ -28,12 +28,12 @@ fn publisher(store: PostgresStore, sink: &ScriptedSink, sharding: TestSharding) 
     Running::start(OutboxPublisher::new(Arc::new(store), Arc::new(sink.clone()), Arc::new(sharding)).unwrap().options(options).unwrap())
 }
 
-/// Checks that each event arrived at least once, the first time in the order of its aggregate and without a gap.
+/// Checks that each event arrived at least once, the first time in the order of its aggregate.
 fn in_order(arrived: &[Delivery], events: usize) {
     let (mut last, mut seen) = (BTreeMap::new(), HashSet::new());
     for event in arrived.iter().filter(|event| seen.insert(event.id.clone())) {
         let before = last.insert(event.key(), event.sequence).unwrap_or(0);
-        assert_eq!(event.sequence, before + 1, "{}", event.key());
+        assert!(event.sequence > before, "{}: {} after {before}", event.key(), event.sequence);
     }
     assert_eq!(seen.len(), events);
 }
@@ -47,18 +47,18 @@ fn of_many(numbers: std::ops::RangeInclusive<u64>) -> Vec<shardwise_outbox::NewE
 async fn rows_deleted_by_hand_leave_holes_that_are_not_waited_for() {
     let outbox = Outbox::new().await;
     outbox.insert(["first", "middle", "all", "none"].iter().flat_map(|id| events(id, 1..=5)).collect()).await;
-    let deleted =
-        "DELETE FROM outbox WHERE aggregateid = 'first' AND seq = 1 OR aggregateid = 'middle' AND seq IN (2, 3) OR aggregateid = 'all'";
+    let deleted = "DELETE FROM outbox WHERE id IN ('first-1', 'middle-2', 'middle-3') OR aggregateid = 'all'";
     outbox.execute(deleted).await;
     let sink = ScriptedSink::accepting();
     let running = start(&outbox, &sink, TestSharding::full("one")).await;
     nothing_pending(&outbox).await;
     let mut arrived = BTreeMap::<String, Vec<u64>>::new();
     for event in sink.arrived() {
-        arrived.entry(event.aggregate_id.clone()).or_default().push(event.sequence);
+        let number = event.id.rsplit_once('-').unwrap().1.parse().unwrap();
+        arrived.entry(event.aggregate_id.clone()).or_default().push(number);
     }
     let expected = [("first", vec![2, 3, 4, 5]), ("middle", vec![1, 4, 5]), ("none", vec![1, 2, 3, 4, 5])];
-    assert_eq!(arrived, expected.map(|(id, sequences)| (id.to_owned(), sequences)).into());
+    assert_eq!(arrived, expected.map(|(id, numbers)| (id.to_owned(), numbers)).into());
     running.stop().await;
 }
 

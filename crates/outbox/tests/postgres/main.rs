@@ -11,11 +11,15 @@ mod crossings;
 mod encoding;
 mod lost_commits;
 mod migrations;
+mod numbers;
 mod publishing;
 mod refusals;
 mod retention;
 #[path = "../common/mod.rs"]
 mod shared;
+mod strikes;
 mod suite;
+mod upgrade;
+mod version_4;
 mod waking;
 mod writers;

@@ -234,8 +234,8 @@ async fn events_behind_a_hole_larger_than_what_is_left_of_the_limit_are_kept() {
     let key = format!("order/{}", first.events[0].aggregate_id);
     let after = Some(shardwise::ShardKey::key_hash(key.as_bytes()));
     let fetched = store.fetch(&me, &FetchRequest { after, events_max: 6, ..request() }).await.unwrap();
-    let read: Vec<_> = fetched.runs.iter().map(|run| (run.aggregate, run.through, run.last, run.events.len())).collect();
-    assert_eq!(read, [(second.aggregate, 5, 5, 5), (first.aggregate, 2, 5, 0)]);
+    let read: Vec<_> = fetched.runs.iter().map(|run| (run.aggregate, run.through, run.more, run.events.len())).collect();
+    assert_eq!(read, [(second.aggregate, 5, false, 5), (first.aggregate, 2, true, 0)]);
     // From the start, with a limit of one.
     let fetched = store.fetch(&me, &FetchRequest { events_max: 1, ..request() }).await.unwrap();
     assert_eq!((fetched.runs[0].aggregate, fetched.runs[0].through), (first.aggregate, 2));

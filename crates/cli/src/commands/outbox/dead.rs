@@ -185,10 +185,13 @@ impl ReplayAggregate {
         let store = OpenedStore::open(outbox).await?;
         let resent = store.dead_letters().replay_aggregate(&self.key, self.from.as_deref(), self.limit.into(), &signature).await?;
         store.close().await;
-        let (events, gone) = resent.map_or((0, 0), |sent| (sent.events, sent.gone));
+        let (events, gone) = resent.map_or((0, Some(0)), |sent| (sent.events, sent.gone));
         common.print(&json!({"events": events, "gone": gone, "sequence": resent.map(|sent| sent.from)}), || {
             let Some(sent) = resent else { return "nothing of this aggregate is parked, or not that event\n".into() };
-            let gone = if gone == 0 { String::new() } else { format!("; {} in between were deleted before", count(gone, "event")) };
+            let gone = match gone {
+                None | Some(0) => String::new(),
+                Some(gone) => format!("; {} in between were deleted before", count(gone, "event")),
+            };
             format!("{} sent again, the sequence goes on with {}{gone}\n", count(events, "event"), sent.from)
         })?;
         Ok(if resent.is_some() { Code::Ok } else { Code::No })

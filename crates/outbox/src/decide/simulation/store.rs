@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::super::tests::{at, run};
 use super::super::{EngineAction, EngineInput};
 use super::traffic::RETRIED;
-use super::{Aggregate, EngineMistake, World, slot};
+use super::{APART, Aggregate, EngineMistake, World, slot};
 use crate::AggregateId;
 use crate::store::{EventRun, FetchRequest, FetchResult, HeadTrouble, HeadUpdate, Hold, Outcome, SweepResult, TouchReply};
 
@@ -66,7 +66,10 @@ impl World {
         for (id, aggregate) in first.into_iter().chain(second) {
             let hold = Hold { slot: slot(*id), epoch: self.slots[&slot(*id)].0 };
             let through = aggregate.last.min(aggregate.done + left);
-            runs.push(EventRun { trouble: aggregate.trouble, ..run(*id, hold, aggregate.done + 1..=through, aggregate.last) });
+            let mut read = EventRun { trouble: aggregate.trouble, ..run(*id, hold, aggregate.done + 1..=through, aggregate.last) };
+            read.through *= APART;
+            read.events.iter_mut().for_each(|event| event.sequence *= APART);
+            runs.push(read);
             left -= through - aggregate.done;
             if left == 0 {
                 return FetchResult { runs, resume: Some(id.unsigned_abs()) };
@@ -88,13 +91,15 @@ impl World {
             let now = self.now;
             let aggregate = self.aggregates.get_mut(&outcome.aggregate).unwrap();
             if let Some(through) = outcome.through {
+                assert_eq!(through % APART, 0, "no event has this sequence");
+                let through = through / APART;
                 assert!(through <= aggregate.arrived, "marked before it arrived");
                 if through > aggregate.done {
                     (aggregate.done, aggregate.trouble, aggregate.retry_at) = (through, HeadTrouble::default(), 0);
                 }
             }
             if let HeadUpdate::Retry { sequence, attempts, failures, retry_in, .. } = outcome.then
-                && aggregate.done < sequence
+                && aggregate.done < sequence / APART
                 && aggregate.trouble.failures <= failures
             {
                 aggregate.trouble =

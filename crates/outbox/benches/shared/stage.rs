@@ -1,4 +1,4 @@
-//! The server, and full databases to start from.
+//! The server, and databases to start from.
 
 use std::sync::Arc;
 
@@ -17,22 +17,21 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// A server with default settings, and for each shape a database `full_NAME`.
-    pub(crate) async fn new(shapes: &[(&str, Shape)]) -> Self {
-        let server = Postgres::start(PostgresOptions::default().durable()).await.unwrap();
-        for (name, shape) in shapes {
-            let database = server.database().await.unwrap();
-            fill(&database, *shape).await;
-            server.execute(&format!("ALTER DATABASE {} RENAME TO full_{name}", database.name())).await.unwrap();
-        }
-        Self { server }
+    /// A server with default settings, which flushes each commit.
+    pub(crate) async fn new() -> Self {
+        Self { server: Postgres::start(PostgresOptions::default().durable()).await.unwrap() }
     }
 
-    /// A fresh copy of a full database, flushed to disk.
+    /// Keeps a database, to which nothing may be connected any more, to make copies of it under that name.
+    pub(crate) async fn keep(&self, database: &Database, name: &str) {
+        self.server.execute(&format!("ALTER DATABASE {} RENAME TO kept_{name}", database.name())).await.unwrap();
+    }
+
+    /// A fresh copy of a database that was kept, flushed to disk.
     pub(crate) async fn copy(&self, name: &str) -> Database {
         self.clear().await;
         let database = self.server.database().await.unwrap();
-        let sql = format!("DROP DATABASE {0}; CREATE DATABASE {0} TEMPLATE full_{name} STRATEGY file_copy; CHECKPOINT", database.name());
+        let sql = format!("DROP DATABASE {0}; CREATE DATABASE {0} TEMPLATE kept_{name} STRATEGY file_copy; CHECKPOINT", database.name());
         self.each(&sql).await;
         database
     }
@@ -63,7 +62,7 @@ impl Stage {
 pub(crate) const PAYLOAD: &str = r#"'{"order":' || n || ',"customer":"0b9f8a44-3b1c-4c1e-9b0a-2f6d1f2e7c55","lines":[{"sku":"A-1","amount":2},{"sku":"B-2","amount":1}],"total":1299}'"#;
 
 /// Inserts events with the one plain statement, round robin over the aggregates.
-async fn fill(database: &Database, shape: Shape) {
+pub(crate) async fn fill(database: &Database, shape: Shape) {
     let store = PostgresStore::init(PostgresConfig::from_url(&database.url()).unwrap()).await.unwrap();
     let aggregates = shape.events / shape.each;
     let insert = format!(
