@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn figures_of_all_commands_are_read_and_a_failure_is_one() {
-        let context = TaskContext::load(false).unwrap();
+        let context = TaskContext::load(false, false).unwrap();
         let log = StepLog::begin(&context, "unit-test-figures").unwrap();
         let shell = |script: &str| context.command("sh", &["-c", script]);
         let writes = ["echo '{\"a\":1}' >> $FIGURES", "echo '{\"a\":2}' >> $FIGURES; echo no figure >> $FIGURES"].map(shell);
@@ -277,7 +277,7 @@ mod tests {
     /// Regression: with `--verbose` the output went to the terminal alone, so no test binary was found in it and no test counted.
     #[test]
     fn the_output_of_a_verbose_command_comes_back_too() {
-        let context = TaskContext::load(true).unwrap();
+        let context = TaskContext::load(true, false).unwrap();
         let log = StepLog::begin(&context, "unit-test-verbose").unwrap();
         let shell = |script: &str| context.command("sh", &["-c", script]);
         assert_eq!(log.run(shell("echo one; printf two")).unwrap(), "one\ntwo");
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn cargo_prepares_what_follows_and_its_failure_is_none() {
-        let context = TaskContext::load(false).unwrap();
+        let context = TaskContext::load(false, false).unwrap();
         let log = StepLog::begin(&context, "unit-test-ahead").unwrap().with_ahead(vec![&["no-such-command"], &["--version"]]);
         assert_eq!(log.beside_cargo(|| 7), 7);
         let ahead = files::read(&context.scratch("ahead.log")).unwrap();

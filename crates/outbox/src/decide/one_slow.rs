@@ -204,12 +204,15 @@ fn sends_that_wait_for_a_recording_are_noticed() {
 fn six_seconds(takes_ms: u64, mistake: Option<SlowMistake>) -> (Vec<(u64, EngineAction)>, usize) {
     let mut engine = holding_for(PublisherOptions { batch: 100, ..options() }, LIMITS, Box::new(|_| Some("even".into())));
     engine.slow.mistake = mistake;
-    let (mut due, mut all): (Vec<(u64, EngineInput)>, Vec<(u64, EngineAction)>) = (Vec::new(), Vec::new());
+    let mut due: Vec<(u64, EngineInput)> = Vec::new();
+    let mut all: Vec<(u64, EngineAction)> = Vec::new();
     let (mut aggregate, mut most): (AggregateId, usize) = (0, 0);
     for ms in 3..6_000 {
         let (now, later): (Vec<_>, Vec<_>) = due.into_iter().partition(|(at, _)| *at <= ms);
         due = later;
-        now.into_iter().for_each(|(_, input)| engine.on(input, at(ms)));
+        for (_, input) in now {
+            engine.on(input, at(ms));
+        }
         let actions = engine.next(at(ms));
         for action in &actions {
             let answer = match action {

@@ -112,9 +112,9 @@ impl Writers {
                     }
                     tokio::time::sleep(Duration::from_millis(chance.random_range(0..8))).await;
                     if chance.random_bool(0.15) {
-                        tx.rollback().await.unwrap()
+                        tx.rollback().await.unwrap();
                     } else {
-                        tx.commit().await.unwrap()
+                        tx.commit().await.unwrap();
                     }
                     tokio::time::sleep(Duration::from_millis(chance.random_range(0..20))).await;
                 }

@@ -11,7 +11,7 @@ const SLOW_MS: Range<u64> = 10_000..17_000;
 pub(super) const SLOW_BY_MS: u64 = 1_500;
 /// Where nothing else happens, it lasts longer, and an event for the other destination arrives within this time.
 const LONG_SLOW_MS: Range<u64> = 3_000..17_000;
-const QUICK_WITHIN_MS: u64 = 5_000;
+const QUICK_WITHIN_MS: u64 = 8_000;
 /// How often an event was refused or put back.
 pub(super) const RETRIED: &str = "heads recorded as retried later";
 

@@ -68,7 +68,7 @@ impl KafkaConfig {
     /// [`ErrorKind::Settings`]: the address is invalid, or contains a password.
     pub fn from_url(url: &str, source: impl Into<String>) -> Result<Self> {
         let wrong = |what: &str| Error::new(ErrorKind::Settings, format!("the address of the Kafka sink {what}"));
-        let (scheme, rest) = url.split_once("://").unwrap_or((url, ""));
+        let (scheme, rest) = url.split_once("://").ok_or_else(|| wrong("must begin with kafka:// or kafkas://"))?;
         let (user, hosts) = rest.rsplit_once('@').map_or((None, rest), |(user, hosts)| (Some(user), hosts));
         if user.is_some_and(|user| user.contains(':')) {
             return Err(wrong("has a password in it: put it into a file"));

@@ -1,6 +1,6 @@
 //! Kafka, by librdkafka.
 //!
-//! Order: a batch is handed over at once, and the brokers get one request at a time from each connection. librdkafka repeats a request of
+//! Order: a batch is handed over at once, except for aggregates that are new to the producer, and the brokers get one request at a time from each connection. librdkafka repeats a request of
 //! unknown fate before the next one. If an event fails, no event behind it is sent: the producer is given up. So an aggregate's events may be
 //! repeated, but none comes for the first time before the ones that it must follow.
 
@@ -11,7 +11,7 @@ mod producer;
 mod refusal;
 mod reports;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -104,19 +104,8 @@ impl KafkaSink {
         let deadline = Instant::now() + self.config.timeout;
         let reports = BatchReports::new(batch.len());
         let mut pending = PendingBatch { live, waiting: true };
-        self.hand_over(live, batch, outcome, &reports, deadline).await;
-        let settled = tokio::select! {
-            () = reports.settled() => true,
-            () = live.given_up() => false,
-            () = sleep_until(deadline) => {
-                live.time_is_over();
-                false
-            }
-        };
-        if !settled {
-            // An event without a report even then is one of unknown fate.
-            let _ = timeout(REPORTS_WITHIN, reports.settled()).await;
-        }
+        while self.hand_over(live, batch, outcome, &reports, deadline).await && settle(live, &reports, deadline).await {}
+        settle(live, &reports, deadline).await;
         pending.waiting = false;
         self.judge(live, batch, outcome, &reports.fates())
     }
@@ -143,6 +132,8 @@ impl KafkaSink {
             };
             failed.insert(event.aggregate, (index, refusal));
         }
+        let accepted = batch.iter().zip(fates).filter(|(_, fate)| **fate == EventFate::Accepted);
+        live.remember(accepted.map(|(event, _)| event.aggregate));
         if failed.is_empty() {
             live.reachable();
         } else if !together {
@@ -152,7 +143,9 @@ impl KafkaSink {
         together
     }
 
-    /// Hands everything over that is not done, in order.
+    /// Hands everything over that is not done, in order. Of an aggregate that is new to this producer only the first event: returns whether
+    /// others wait until that one is acknowledged. A broker accepts any first request of a producer that it does not know, and librdkafka
+    /// sends one request more after a refusal, because that one is written already. Once a broker knows the producer it refuses a gap.
     async fn hand_over(
         &self,
         live: &KafkaProducer,
@@ -160,21 +153,29 @@ impl KafkaSink {
         outcome: &mut BatchOutcome,
         reports: &Arc<BatchReports>,
         deadline: Instant,
-    ) {
-        let mut missing = BTreeMap::new();
+    ) -> bool {
+        let (fates, mut missing, mut begun, mut wait) = (reports.fates(), BTreeMap::new(), HashSet::new(), false);
+        let sent = fates.iter().zip(batch).filter(|(fate, _)| **fate != EventFate::Unsent);
+        let acknowledged: HashSet<_> = sent.map(|(_, event)| event.aggregate).collect();
         for (index, event) in batch.iter().enumerate() {
-            if outcome.is_done(index, event) {
+            if outcome.is_done(index, event) || fates[index] != EventFate::Unsent {
+                continue;
+            }
+            let is_known = acknowledged.contains(&event.aggregate) || live.knows(event.aggregate);
+            if !is_known && !begun.insert(event.aggregate) {
+                wait = true;
                 continue;
             }
             match self.hand_over_one(live, event, reports, index, deadline, &mut missing).await {
                 Ok(()) => {}
                 Err(HandoverError::Event(refusal)) => drop(outcome.refused.insert(event.aggregate, (index, refusal))),
-                Err(HandoverError::Producer) => return,
+                Err(HandoverError::Producer) => return false,
             }
             if index % EVENTS_A_TURN == EVENTS_A_TURN - 1 {
                 tokio::task::yield_now().await;
             }
         }
+        wait
     }
 
     async fn hand_over_one(
@@ -247,6 +248,19 @@ impl KafkaSink {
         missing.insert(topic.to_owned(), refusal.clone());
         Some(refusal)
     }
+}
+
+/// Waits for the reports of what was handed over. Returns whether the producer can go on.
+async fn settle(live: &KafkaProducer, reports: &BatchReports, deadline: Instant) -> bool {
+    tokio::select! {
+        biased;
+        () = live.given_up() => {}
+        () = reports.settled() => return true,
+        () = sleep_until(deadline) => live.time_is_over(),
+    }
+    // An event without a report even then is one of unknown fate.
+    let _ = timeout(REPORTS_WITHIN, reports.settled()).await;
+    false
 }
 
 /// The headers, and their approximate size in bytes.

@@ -5,7 +5,7 @@
 //! What an old producer had already sent may arrive later. It then is a run of events from the first one that was not acknowledged, so it
 //! only repeats events; none comes before one that it must follow.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,12 +20,14 @@ use super::config::KafkaConfig;
 use super::events::{ProducerEvents, ProducerTrouble};
 use super::refusal;
 use super::reports::Ticket;
-use crate::{Error, ErrorKind, Result};
+use crate::{AggregateId, Error, ErrorKind, Result};
 
 /// How often the thread looks whether anybody uses the producer still.
 const SERVE_FOR: Duration = Duration::from_millis(100);
 /// How long each look for an answer takes.
 const ASK_FOR: Duration = Duration::from_millis(200);
+/// The most aggregates that are remembered. A forgotten one costs a batch one more answer.
+const KNOWN_MAX: usize = 100_000;
 /// The most topics that are remembered as existing.
 const TOPICS_MAX: usize = 1_024;
 
@@ -49,6 +51,8 @@ pub(super) struct KafkaProducer {
     /// Whether each request has one event.
     pub(super) singly: bool,
     topics: Mutex<BTreeSet<String>>,
+    /// Aggregates of which this producer had an event acknowledged: the broker of their partition knows it.
+    known: Mutex<HashSet<AggregateId>>,
 }
 
 impl std::fmt::Debug for KafkaProducer {
@@ -80,12 +84,11 @@ impl KafkaProducer {
         let failed = async { trouble.wait_for(Option::is_some).await.ok().and_then(|trouble| trouble.clone()) };
         tokio::select! {
             found = failed => Err(refusal::unusable(config, found.as_ref(), within)),
-            answered = answered => match answered {
-                Ok(true) => Ok(Self { base, singly, topics: Mutex::default() }),
-                _ => {
-                    let failure = base.context().connection_failure().map(ProducerTrouble::Unreachable);
-                    Err(refusal::unusable(config, failure.as_ref(), within))
-                }
+            answered = answered => if matches!(answered, Ok(true)) {
+                Ok(Self { base, singly, topics: Mutex::default(), known: Mutex::default() })
+            } else {
+                let failure = base.context().connection_failure().map(ProducerTrouble::Unreachable);
+                Err(refusal::unusable(config, failure.as_ref(), within))
             }
         }
     }
@@ -120,6 +123,19 @@ impl KafkaProducer {
     /// After a batch was acknowledged.
     pub(super) fn reachable(&self) {
         self.base.context().reachable();
+    }
+
+    pub(super) fn knows(&self, aggregate: AggregateId) -> bool {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).contains(&aggregate)
+    }
+
+    /// An event of each of these was acknowledged.
+    pub(super) fn remember(&self, aggregates: impl Iterator<Item = AggregateId>) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= KNOWN_MAX {
+            known.clear();
+        }
+        known.extend(aggregates);
     }
 
     /// Hands an event over; it is sent later. Gives the record back if it is not taken.

@@ -48,6 +48,7 @@ impl BatchReports {
     }
 
     /// For an event that is handed over now.
+    #[expect(clippy::unnecessary_box_returns, reason = "the client takes it as a pointer")]
     pub(super) fn ticket(self: &Arc<Self>, index: usize) -> Box<Ticket> {
         let mut fates = self.lock();
         fates.of[index] = EventFate::Open;

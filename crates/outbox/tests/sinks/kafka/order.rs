@@ -18,6 +18,7 @@ const AGGREGATES: u64 = 30;
 /// Turns of the writer, and events of an aggregate in each.
 const TURNS: u64 = 20;
 const EACH: u64 = 10;
+const WRITES_EVERY_MS: u64 = 150;
 const PARTITIONS: i32 = 4;
 const BROKERS: i32 = 3;
 /// Answers of a broker that does not take a request. The last one ends the producer.
@@ -32,23 +33,29 @@ const ANSWERS: [RDKafkaRespErr; 6] = [
 
 /// Changes leaders, refuses requests, and loses acknowledgements, until it is told to stop. Returns how often.
 fn disturb(harness: &Harness, over: &AtomicBool) -> u32 {
-    let pause = || std::thread::sleep(Duration::from_millis(30));
+    let pause = |ms| std::thread::sleep(Duration::from_millis(ms));
     let mut turn = 0_u32;
     while !over.load(Ordering::SeqCst) {
-        let broker = i32::try_from(turn).unwrap() % BROKERS + 1;
-        let (topic, partition) = (harness.topic.clone(), i32::try_from(turn).unwrap() % PARTITIONS);
-        harness.cluster.run(move |mock| mock.partition_leader(&topic, partition, Some(broker))).unwrap();
-        let answer = ANSWERS[turn as usize % ANSWERS.len()];
-        harness.cluster.run(move |mock| mock.request_errors(RDKafkaApiKey::Produce, &[answer]));
-        pause();
+        let broker = i32::try_from(turn / 2).unwrap() % BROKERS + 1;
+        let lead = |partition| {
+            let topic = harness.topic.clone();
+            harness.cluster.run(move |mock| mock.partition_leader(&topic, partition, Some(broker))).unwrap();
+        };
         if turn.is_multiple_of(3) {
-            // What arrives now is kept, and its answer goes down with the connection.
+            // What arrives now is kept, and its answer goes down with the connection. Long enough for a turn of the writer.
+            harness.cluster.run(|mock| mock.clear_request_errors(RDKafkaApiKey::Produce));
+            (0..PARTITIONS).for_each(lead);
             harness.cluster.run(move |mock| mock.broker_round_trip_time(broker, Duration::from_mins(1))).unwrap();
-            pause();
+            pause(2 * WRITES_EVERY_MS);
             harness.cluster.run(move |mock| mock.broker_down(broker)).unwrap();
             harness.cluster.run(move |mock| mock.broker_round_trip_time(broker, Duration::ZERO)).unwrap();
-            pause();
+            pause(30);
             harness.cluster.run(move |mock| mock.broker_up(broker)).unwrap();
+        } else {
+            lead(i32::try_from(turn).unwrap() % PARTITIONS);
+            let answer = ANSWERS[turn as usize % ANSWERS.len()];
+            harness.cluster.run(move |mock| mock.request_errors(RDKafkaApiKey::Produce, &[answer]));
+            pause(30);
         }
         turn += 1;
     }
@@ -73,7 +80,7 @@ async fn the_order_survives_changed_leaders_and_lost_acknowledgements() {
     for turn in 0..TURNS {
         let numbers = turn * EACH + 1..=(turn + 1) * EACH;
         outbox.insert_plainly((0..AGGREGATES).flat_map(|n| events(&n.to_string(), numbers.clone())).collect()).await;
-        tokio::time::sleep(Duration::from_millis(150)).await;
+        tokio::time::sleep(Duration::from_millis(WRITES_EVERY_MS)).await;
     }
     over.store(true, Ordering::SeqCst);
     let turns = disturbing.await.unwrap();
