@@ -66,7 +66,7 @@ pub(super) const OUTAGE_LIMIT: SettingKey = SettingKey::new("outage_limit", Shap
 pub(super) const POLL: SettingKey = SettingKey::new("poll", Shape::time(Duration::from_millis(25), Duration::from_mins(1)),
     "the longest interval between two polls of an idle outbox").or("1s");
 pub(super) const LISTEN: SettingKey = SettingKey::new("listen", Flag,
-    "PostgreSQL: be notified of commits instead of polling; makes all writers commit one after the other, and crates/outbox/postgres.md says what that costs").or("false");
+    "PostgreSQL: be notified of commits while a publisher sleeps, instead of polling; not together with two-phase commit").or("false");
 pub(super) const PARKED_RETENTION: SettingKey = SettingKey::new("parked_retention", Shape::time(SECOND, Duration::from_hours(3_650 * 24)),
     "how long parked events stay in the store, counted from when they were parked; then they are deleted, and noted").or("7d");
 pub(super) const RETENTION: SettingKey = SettingKey::new("retention", Shape::time(Duration::ZERO, Duration::from_hours(3_650 * 24)),
