@@ -1,5 +1,6 @@
--- From schema 6 back to schema 5. It stops nobody. Publishers of schema 4 stay shut out until 0005 is undone, because last_seq is exact again
--- only then.
+-- From schema 6 back to schema 5. It waits for the transactions that use the table, at most 10 minutes and without stopping any; then it needs
+-- the table for itself for a moment, however many rows it has. Publishers of schema 4 stay shut out until 0005 is undone, because last_seq is
+-- exact again only then.
 -- Run it in one transaction, with a search_path that leads to the outbox.
 
 SELECT set_config('search_path',
@@ -14,6 +15,64 @@ BEGIN
         RAISE EXCEPTION 'run this file in one transaction, such as with psql --single-transaction';
     END IF;
 END $$;
+
+SET LOCAL statement_timeout = 0;
+
+DO $$
+DECLARE
+    here oid := (SELECT oid FROM pg_database WHERE datname = current_database());
+    deadline timestamptz := clock_timestamp() + interval '10 minutes';
+    users text[];
+    busy text;
+    patience numeric := 100;
+BEGIN
+    LOOP
+        -- The table's lock below would wait for them with all writers behind it. VACUUM gives way by itself.
+        SELECT coalesce(array_agg(DISTINCT virtualtransaction), '{}') INTO users FROM pg_locks
+            WHERE locktype = 'relation' AND database = here AND relation = 'outbox'::regclass AND mode <> 'ShareUpdateExclusiveLock'
+              AND granted AND pid IS DISTINCT FROM pg_backend_pid();
+        LOOP
+            SELECT string_agg(DISTINCT coalesce('process ' || pid, 'a prepared transaction'), ', ') INTO busy FROM pg_locks
+                WHERE virtualtransaction = ANY (users) AND locktype = 'relation' AND database = here AND relation = 'outbox'::regclass AND granted;
+            EXIT WHEN busy IS NULL;
+            IF clock_timestamp() > deadline THEN
+                RAISE EXCEPTION USING ERRCODE = 'lock_not_available', MESSAGE = format(
+                    'outbox: transactions that read it or write to it have been open for 10 minutes (%s): end them, then run this again', busy);
+            END IF;
+            PERFORM pg_sleep(0.05);
+        END LOOP;
+        -- Each lock only if it comes soon, again and again: nobody waits longer than 3 s behind one of them.
+        BEGIN
+            PERFORM set_config('lock_timeout', patience::bigint::text, true);
+            LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE;
+            PERFORM set_config('lock_timeout', '200', true);
+            LOCK TABLE outbox_meta IN ACCESS EXCLUSIVE MODE;
+            EXIT;
+        EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+            IF clock_timestamp() > deadline THEN
+                RAISE EXCEPTION 'outbox: its tables have been in use for 10 minutes: look for a long transaction, then run this again'
+                    USING ERRCODE = 'lock_not_available';
+            END IF;
+        END;
+        -- Who waited behind it has as long for himself.
+        PERFORM pg_sleep(patience / 1000);
+        patience := least(patience * 1.25, 3000);
+    END LOOP;
+END $$;
+
+ALTER TABLE outbox_meta DROP CONSTRAINT "payload_bytes_max must be at least 4096";
+DROP TRIGGER outbox_checked ON outbox;
+DROP FUNCTION outbox_checked();
+-- For what is written from here on. The trigger has checked the rows that are there; VALIDATE CONSTRAINT would read them all.
+ALTER TABLE outbox
+    ADD CONSTRAINT "aggregatetype must have 1 to 255 bytes" CHECK (octet_length(aggregatetype) BETWEEN 1 AND 255) NOT VALID,
+    ADD CONSTRAINT "aggregateid must have 1 to 1024 bytes" CHECK (octet_length(aggregateid) BETWEEN 1 AND 1024) NOT VALID,
+    ADD CONSTRAINT "type must have 1 to 255 bytes" CHECK (octet_length(type) BETWEEN 1 AND 255) NOT VALID,
+    ADD CONSTRAINT "id must have 1 to 255 bytes" CHECK (octet_length(id) BETWEEN 1 AND 255) NOT VALID,
+    ADD CONSTRAINT "give payload or payload_bytes, not both" CHECK (payload IS NULL OR payload_bytes IS NULL) NOT VALID,
+    ADD CONSTRAINT "headers must be a JSON object of at most 65536 bytes"
+        CHECK (headers IS NULL OR (octet_length(headers) <= 65536 AND json_typeof(headers::json) = 'object')) NOT VALID,
+    ADD CONSTRAINT "created_at must be a time" CHECK (isfinite(created_at)) NOT VALID;
 
 CREATE OR REPLACE FUNCTION outbox_sequence() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE

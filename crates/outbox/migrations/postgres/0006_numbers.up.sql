@@ -1,6 +1,7 @@
--- Schema 6: a writer changes no row of an aggregate that is on the publishers' list already, and a commit notifies only where a publisher
--- sleeps. There must be no writer and no publisher of schema 4 any more: it waits for the writers, at most 10 minutes and without stopping
--- any, and refuses while such a publisher is alive.
+-- Schema 6: a writer changes no row of an aggregate that is on the publishers' list already, a commit notifies only where a publisher
+-- sleeps, and the trigger checks what CHECK constraints of the table checked before. There must be no writer and no publisher of schema 4
+-- any more: it waits for the transactions that use the table, at most 10 minutes and without stopping any, and refuses while such a publisher
+-- is alive. Then it needs the table for itself for a moment.
 -- Run it in one transaction, with a search_path that leads to the outbox.
 
 SELECT set_config('search_path',
@@ -24,7 +25,7 @@ DECLARE
     deadline timestamptz := clock_timestamp() + interval '10 minutes';
     fence_now timestamptz;
     former text;
-    writers text[];
+    users text[];
     busy text;
     patience numeric := 100;
     highest bigint;
@@ -39,17 +40,18 @@ BEGIN
                 'outbox: publishers of an earlier version are alive (%s). The outbox stays at schema 5, where writers and all publishers go on: upgrade these publishers, then run `shardwise outbox init` again',
                 former);
         END IF;
-        -- Whoever writes at this moment may have begun under schema 4; whoever comes later has not.
-        SELECT coalesce(array_agg(DISTINCT virtualtransaction), '{}') INTO writers FROM pg_locks
-            WHERE locktype = 'relation' AND database = here AND relation = 'outbox'::regclass AND mode = 'RowExclusiveLock'
+        -- Whoever writes at this moment may have begun under schema 4; whoever comes later has not. Readers are waited for as well, because the
+        -- table's lock below would wait for them with all writers behind it; VACUUM is not, because it gives way by itself.
+        SELECT coalesce(array_agg(DISTINCT virtualtransaction), '{}') INTO users FROM pg_locks
+            WHERE locktype = 'relation' AND database = here AND relation = 'outbox'::regclass AND mode <> 'ShareUpdateExclusiveLock'
               AND granted AND pid IS DISTINCT FROM pg_backend_pid();
         LOOP
             SELECT string_agg(DISTINCT coalesce('process ' || pid, 'a prepared transaction'), ', ') INTO busy FROM pg_locks
-                WHERE virtualtransaction = ANY (writers) AND locktype = 'relation' AND database = here AND relation = 'outbox'::regclass AND granted;
+                WHERE virtualtransaction = ANY (users) AND locktype = 'relation' AND database = here AND relation = 'outbox'::regclass AND granted;
             EXIT WHEN busy IS NULL;
             IF clock_timestamp() > deadline THEN
                 RAISE EXCEPTION USING ERRCODE = 'lock_not_available', MESSAGE = format(
-                    'outbox: transactions that write to it have been open for 10 minutes (%s): end them, then run this again', busy);
+                    'outbox: transactions that read it or write to it have been open for 10 minutes (%s): end them, then run this again', busy);
             END IF;
             PERFORM pg_sleep(0.05);
         END LOOP;
@@ -58,10 +60,12 @@ BEGIN
         -- Each lock only if it comes soon, again and again: nobody waits longer than 3 s behind one of them.
         BEGIN
             PERFORM set_config('lock_timeout', patience::bigint::text, true);
-            LOCK TABLE outbox_aggregate IN SHARE ROW EXCLUSIVE MODE;
+            -- First, as writers take them. For its constraints.
+            LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE;
             PERFORM set_config('lock_timeout', '200', true);
-            -- Who registers, and who forgets aggregates, holds this row.
-            PERFORM 1 FROM outbox_meta FOR UPDATE;
+            LOCK TABLE outbox_aggregate IN SHARE ROW EXCLUSIVE MODE;
+            -- Who registers, and who forgets aggregates, holds a row of it.
+            LOCK TABLE outbox_meta IN ACCESS EXCLUSIVE MODE;
             LOCK TABLE outbox_publisher IN ACCESS EXCLUSIVE MODE;
             -- Registered since they were looked for: from the beginning, with the answer for that.
             IF EXISTS (SELECT 1 FROM outbox_publisher AS p WHERE p.schema IS NULL
@@ -79,11 +83,13 @@ BEGIN
                     USING ERRCODE = 'lock_not_available';
             END IF;
         END;
+        -- Who waited behind it has as long for himself.
+        PERFORM pg_sleep(patience / 1000);
         patience := least(patience * 1.25, 3000);
-        PERFORM pg_sleep(0.05);
     END LOOP;
-    -- From here on every number that is drawn is above its aggregate's.
-    PERFORM setval('outbox_floor', highest) FROM outbox_floor WHERE last_value < highest;
+    -- From here on every number that is drawn is above its aggregate's. Set in any case: the trigger takes a floor that was never set for one
+    -- that was not copied.
+    PERFORM setval('outbox_floor', greatest(last_value, highest)) FROM outbox_floor WHERE NOT is_called OR last_value < highest;
 END $$;
 
 -- A publisher of schema 4 that was stopped in the middle of a reading would strike aggregates off in which events have come since.
@@ -114,64 +120,168 @@ BEGIN
     END IF;
 END $$;
 
-CREATE OR REPLACE FUNCTION outbox_sequence() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
-DECLARE
-    bytes bigint := coalesce(octet_length(NEW.payload), octet_length(NEW.payload_bytes), 0);
-    bytes_max bigint;
-    tell boolean;
-    latest bigint;
-    drained bigint;
-    is_new boolean := false;
-    done bigint;
-    ticket bigint;
+-- The trigger checks instead: a constraint costs each row more, because each transaction sets all of them up anew.
+ALTER TABLE outbox
+    DROP CONSTRAINT IF EXISTS "aggregatetype must have 1 to 255 bytes",
+    DROP CONSTRAINT IF EXISTS "aggregateid must have 1 to 1024 bytes",
+    DROP CONSTRAINT IF EXISTS "type must have 1 to 255 bytes",
+    DROP CONSTRAINT IF EXISTS "id must have 1 to 255 bytes",
+    DROP CONSTRAINT IF EXISTS "give payload or payload_bytes, not both",
+    DROP CONSTRAINT IF EXISTS "headers must be a JSON object of at most 65536 bytes",
+    DROP CONSTRAINT IF EXISTS "created_at must be a time";
+
+-- The trigger asks for the limit only above 4096 bytes.
+DO $$
 BEGIN
-    SELECT m.payload_bytes_max, m.notify INTO bytes_max, tell FROM outbox_meta AS m;
-    IF bytes > bytes_max THEN
-        RAISE EXCEPTION USING ERRCODE = 'check_violation', MESSAGE = format(
-            'outbox: the payload of %s/%s has %s bytes; at most %s are allowed: store it elsewhere and send a reference, or raise payload_bytes_max in outbox_meta',
-            NEW.aggregatetype, NEW.aggregateid, bytes, bytes_max);
+    IF EXISTS (SELECT 1 FROM outbox_meta WHERE payload_bytes_max < 4096) THEN
+        RAISE WARNING 'outbox: payload_bytes_max in outbox_meta was %, and is 4096 now: from schema 6 on it cannot be lower',
+            (SELECT payload_bytes_max FROM outbox_meta);
+        UPDATE outbox_meta SET payload_bytes_max = 4096;
     END IF;
-    -- The table's constraints say what is wrong with these.
-    IF NEW.aggregatetype IS NULL OR NEW.aggregateid IS NULL OR octet_length(NEW.aggregatetype) > 255 OR octet_length(NEW.aggregateid) > 1024 THEN
-        RETURN NEW;
-    END IF;
-    NEW.id := coalesce(NEW.id, gen_random_uuid()::text);
-    -- The lock that makes seq the order of the commits. It is kept to the commit and makes no new version of the row.
-    SELECT a.id, a.last_seq, a.drained_seq INTO NEW.aggregate, latest, drained
-        FROM outbox_aggregate AS a WHERE a.key = NEW.aggregatetype || '/' || NEW.aggregateid FOR NO KEY UPDATE;
-    IF NOT FOUND THEN
-        -- Somebody else may insert it at the same moment: then this waits, and locks that row.
-        INSERT INTO outbox_aggregate AS a (key, last_seq)
-            SELECT NEW.aggregatetype || '/' || NEW.aggregateid, f.last_value + n.last_value FROM outbox_floor AS f, outbox_order AS n
-            ON CONFLICT (key) DO UPDATE SET last_seq = a.last_seq
-            RETURNING a.id, a.last_seq, a.drained_seq, a.xmax = '0'::xid INTO NEW.aggregate, latest, drained, is_new;
-    END IF;
-    -- Drawn by a statement of its own, behind the wait for the lock.
-    SELECT f.last_value + nextval('outbox_order') INTO NEW.seq FROM outbox_floor AS f;
-    IF is_new OR latest = drained THEN
-        IF NOT is_new THEN
-            UPDATE outbox_aggregate AS a SET last_seq = NEW.seq WHERE a.id = NEW.aggregate;
+    ALTER TABLE outbox_meta ADD CONSTRAINT "payload_bytes_max must be at least 4096" CHECK (payload_bytes_max >= 4096);
+END $$;
+
+-- The two functions have no SET search_path: to set and reset it costs a row more than all of their expressions. So no name in them may depend
+-- on the path of whoever calls. In the text below a function that is called, an operator behind `~` and a type behind `::` are pg_catalog's,
+-- and format() fills in the schema (1), its name (2), and the names of its sequences (3 to 6) and of outbox_meta (7). BETWEEN, IN, LIKE, NULLIF,
+-- IS DISTINCT FROM, CASE x WHEN and the types of variables are looked up by the path as well: none of the first are used, and bigint is none.
+DO $$
+DECLARE
+    owner name := (SELECT pg_get_userbyid(relowner) FROM pg_class WHERE oid = 'outbox'::regclass);
+    here text := quote_ident(current_schema());
+    -- In the order in which the server checked the constraints of these names.
+    broken text := $text$CASE
+        WHEN octet_length(NEW.aggregateid) ~< 1 OR octet_length(NEW.aggregateid) ~> 1024 THEN 'aggregateid must have 1 to 1024 bytes'
+        WHEN octet_length(NEW.aggregatetype) ~< 1 OR octet_length(NEW.aggregatetype) ~> 255 THEN 'aggregatetype must have 1 to 255 bytes'
+        WHEN NOT isfinite(NEW.created_at) THEN 'created_at must be a time'
+        WHEN NEW.payload IS NOT NULL AND NEW.payload_bytes IS NOT NULL THEN 'give payload or payload_bytes, not both'
+        WHEN octet_length(NEW.headers) ~> 65536 THEN 'headers must be a JSON object of at most 65536 bytes'
+        WHEN json_typeof(NEW.headers::json) ~<> 'object' THEN 'headers must be a JSON object of at most 65536 bytes'
+        WHEN octet_length(NEW.id) ~< 1 OR octet_length(NEW.id) ~> 255 THEN 'id must have 1 to 255 bytes'
+        WHEN octet_length(NEW.type) ~< 1 OR octet_length(NEW.type) ~> 255 THEN 'type must have 1 to 255 bytes'
+    END$text$;
+    -- As the server reports a constraint.
+    raising text := $text$RAISE EXCEPTION USING ERRCODE = 'check_violation', SCHEMA = %2$L, TABLE = 'outbox', CONSTRAINT = broken,
+                MESSAGE = format('new row for relation "outbox" violates check constraint "%%s"', broken)$text$;
+    sequence text := $text$
+DECLARE
+    latest bigint;
+    keyhash bigint;
+    bytes bigint;
+    bytes_max bigint;
+    broken pg_catalog.text;
+BEGIN
+    -- Enough for a usual event, with as few functions as can be, since each transaction sets each of them up anew. What does not pass, or is
+    -- NULL, is looked at exactly.
+    IF '' ~<> ALL (ARRAY[NEW.aggregatetype, NEW.aggregateid, NEW.type, NEW.id])
+        AND pg_column_size(ARRAY[NEW.aggregatetype, NEW.aggregateid, NEW.type, NEW.id]) ~<= 255
+        AND octet_length(NEW.payload) ~<= 4096 AND NEW.payload_bytes IS NULL AND NEW.headers IS NULL AND NEW.keyhash IS NULL
+        AND isfinite(NEW.created_at)
+    THEN
+        NULL;
+    ELSE
+        bytes := COALESCE(octet_length(NEW.payload), octet_length(NEW.payload_bytes), 0);
+        IF bytes ~> 4096 THEN
+            SELECT m.payload_bytes_max INTO bytes_max FROM %1$s.outbox_meta AS m;
+            IF bytes ~> bytes_max THEN
+                RAISE EXCEPTION USING ERRCODE = 'check_violation', MESSAGE = format(
+                    'outbox: the payload of %%s/%%s has %%s bytes; at most %%s are allowed: store it elsewhere and send a reference, or raise payload_bytes_max in outbox_meta',
+                    NEW.aggregatetype, NEW.aggregateid, bytes, bytes_max);
+            END IF;
         END IF;
-        INSERT INTO outbox_head AS h (aggregate, hash, done_seq) VALUES (NEW.aggregate, NEW.keyhash, NEW.seq - 1)
-            ON CONFLICT (aggregate) DO UPDATE SET listed = true, hash = coalesce(h.hash, excluded.hash)
-            RETURNING h.done_seq INTO done;
+        -- The table's NOT NULL says what is wrong with these.
+        IF NEW.aggregatetype IS NULL OR NEW.aggregateid IS NULL OR NEW.type IS NULL OR NEW.created_at IS NULL THEN
+            RETURN NEW;
+        END IF;
+        NEW.id := COALESCE(NEW.id, gen_random_uuid()::text);
+        broken := <BROKEN>;
+        IF broken IS NOT NULL THEN
+            <RAISING>;
+        END IF;
+        keyhash := NEW.keyhash;
+        NEW.keyhash := NULL;
+    END IF;
+    LOOP
+        -- The lock that makes seq the order of the commits. It is kept to the commit and makes no new version of the row. latest is NULL if
+        -- the aggregate is not on the list.
+        SELECT a.id, CASE WHEN a.last_seq ~<> a.drained_seq THEN a.last_seq END INTO NEW.aggregate, latest
+            FROM %1$s.outbox_aggregate AS a WHERE a.key ~= (NEW.aggregatetype ~|| '/' ~|| NEW.aggregateid) FOR NO KEY UPDATE;
+        -- Drawn by a statement of its own, behind the wait for the lock. The tickets of sleepers are read here too, because this transaction
+        -- has its number now: a publisher that falls asleep later goes on looking until the transactions with earlier numbers have ended.
+        NEW.seq := pg_sequence_last_value(%3$L::regclass) ~+ nextval(%4$L::regclass);
+        IF NEW.seq ~> latest AND pg_sequence_last_value(%5$L::regclass) ~<= pg_sequence_last_value(%6$L::regclass) THEN
+            RETURN NEW;
+        END IF;
+        EXIT WHEN NEW.aggregate IS NOT NULL OR NEW.seq IS NULL;
+        -- Its number is drawn behind this, so the one that is drawn already is below every event's.
+        WITH a AS (
+            INSERT INTO %1$s.outbox_aggregate (key, last_seq) VALUES (NEW.aggregatetype ~|| '/' ~|| NEW.aggregateid, NEW.seq)
+            ON CONFLICT (key) DO NOTHING RETURNING id
+        )
+        INSERT INTO %1$s.outbox_head (aggregate, hash, done_seq) SELECT a.id, keyhash, NEW.seq FROM a RETURNING aggregate INTO NEW.aggregate;
+        IF NEW.aggregate IS NOT NULL THEN
+            latest := NEW.seq;
+            NEW.seq := pg_sequence_last_value(%3$L::regclass) ~+ nextval(%4$L::regclass);
+            EXIT;
+        END IF;
+        -- Somebody else inserted it at the same moment and has committed: look again.
+    END LOOP;
+    IF latest IS NULL THEN
+        WITH a AS (
+            UPDATE %1$s.outbox_aggregate AS u SET last_seq = NEW.seq WHERE u.id ~= NEW.aggregate AND u.last_seq ~< NEW.seq RETURNING u.id
+        )
+        INSERT INTO %1$s.outbox_head AS h (aggregate, hash, done_seq) SELECT a.id, keyhash, NEW.seq ~- 1 FROM a
+            ON CONFLICT (aggregate) DO UPDATE SET listed = true, hash = COALESCE(h.hash, excluded.hash) WHERE h.done_seq ~< NEW.seq
+            RETURNING h.done_seq INTO latest;
     END IF;
     -- It would be no later than what is sent already, and never be sent.
-    IF NEW.seq <= done OR (NEW.seq <= latest AND NOT is_new) THEN
-        RAISE EXCEPTION USING ERRCODE = 'object_not_in_prerequisite_state', MESSAGE = format(
-            'outbox: the next sequence is %s, and %s/%s has come to %s: the sequence outbox_order fell back, as in a copy without the values of sequences: run `shardwise outbox restored`',
-            NEW.seq, NEW.aggregatetype, NEW.aggregateid, greatest(done, latest));
-    END IF;
-    NEW.keyhash := NULL;
-    IF tell THEN
-        -- Only where a publisher sleeps. Read behind the lock, where this transaction has its number: a publisher that falls asleep later goes
-        -- on looking until the transactions with earlier numbers have ended.
-        SELECT s.last_value INTO ticket FROM outbox_asleep AS s, outbox_woken AS w WHERE s.last_value > w.last_value;
-        IF FOUND THEN
-            PERFORM pg_notify('shardwise_outbox_' || 'outbox_meta'::regclass::oid, ticket::text);
+    IF (NEW.seq ~> latest) IS NOT TRUE THEN
+        IF NEW.seq IS NULL THEN
+            RAISE EXCEPTION USING ERRCODE = 'object_not_in_prerequisite_state',
+                MESSAGE = 'outbox: the sequence outbox_floor was never set, as in a copy without the values of sequences: run `shardwise outbox restored`';
         END IF;
+        SELECT GREATEST(a.last_seq, h.done_seq) INTO latest FROM %1$s.outbox_aggregate AS a LEFT JOIN %1$s.outbox_head AS h ON h.aggregate ~= a.id
+            WHERE a.id ~= NEW.aggregate;
+        RAISE EXCEPTION USING ERRCODE = 'object_not_in_prerequisite_state', MESSAGE = format(
+            'outbox: the next sequence is %%s, and %%s/%%s has come to %%s: the sequence outbox_order fell back, as in a copy without the values of sequences: run `shardwise outbox restored`',
+            NEW.seq, NEW.aggregatetype, NEW.aggregateid, latest);
+    END IF;
+    -- Only where a publisher sleeps.
+    PERFORM pg_notify('shardwise_outbox_' ~|| %7$L::regclass::oid::text, s.last_value::text)
+        FROM %1$s.outbox_asleep AS s, %1$s.outbox_woken AS w, %1$s.outbox_meta AS m WHERE s.last_value ~> w.last_value AND m.notify;
+    RETURN NEW;
+END $text$;
+    checked text := $text$
+DECLARE
+    broken pg_catalog.text := <BROKEN>;
+BEGIN
+    IF broken IS NOT NULL THEN
+        <RAISING>;
     END IF;
     RETURN NEW;
+END $text$;
+    kind text;
+    body text;
+BEGIN
+    FOREACH kind IN ARRAY ARRAY['sequence', 'checked'] LOOP
+        body := CASE kind WHEN 'sequence' THEN sequence ELSE checked END;
+        body := replace(replace(body, '<BROKEN>', broken), '<RAISING>', raising);
+        body := regexp_replace(body, '\m(octet_length|isfinite|json_typeof|pg_column_size|gen_random_uuid|pg_sequence_last_value|nextval|pg_notify|format)\(',
+            'pg_catalog.\1(', 'g');
+        body := regexp_replace(body, '~(\|\||<>|<=|[-<>=+])', 'OPERATOR(pg_catalog.\1)', 'g');
+        body := regexp_replace(body, '::(text|json|regclass|oid)\M', '::pg_catalog.\1', 'g');
+        body := format(body, here, current_schema(), here || '.outbox_floor', here || '.outbox_order', here || '.outbox_asleep',
+            here || '.outbox_woken', here || '.outbox_meta');
+        EXECUTE format('CREATE OR REPLACE FUNCTION %s.outbox_%s() RETURNS trigger LANGUAGE plpgsql %s AS %L', here, kind,
+            CASE kind WHEN 'sequence' THEN 'SECURITY DEFINER' ELSE '' END, body);
+    END LOOP;
+    IF owner <> current_user THEN
+        EXECUTE format('ALTER FUNCTION outbox_checked() OWNER TO %I', owner);
+    END IF;
 END $$;
+
+-- Another trigger refuses changes of the other columns.
+CREATE TRIGGER outbox_checked BEFORE UPDATE OF payload, payload_bytes, headers, created_at ON outbox
+    FOR EACH ROW EXECUTE FUNCTION outbox_checked();
 
 UPDATE outbox_meta SET schema_version = 6;
