@@ -29,11 +29,12 @@ const HIGHEST: &str = "SELECT greatest(
         0)";
 
 /// $1 sequence. The next number is the one above it, unless the next number is above it already: then no row is returned. Numbers that
-/// are drawn meanwhile only make the next one higher.
+/// are drawn meanwhile only make the next one higher. A floor that was never set is set in any case, because the trigger refuses writers
+/// until then: it is that of a copy without the values of sequence objects.
 const LIFT_FLOOR: &str = concat!(
-    "SELECT setval('outbox_floor', $1 - ",
+    "SELECT setval('outbox_floor', greatest(f.last_value, $1 - ",
     drawn!("o"),
-    ") FROM outbox_floor AS f, outbox_order AS o WHERE f.last_value + ",
+    ")) FROM outbox_floor AS f, outbox_order AS o WHERE NOT f.is_called OR f.last_value + ",
     drawn!("o"),
     " < $1"
 );

@@ -15,10 +15,12 @@ mod numbers;
 mod publishing;
 mod refusals;
 mod retention;
+mod search_paths;
 #[path = "../common/mod.rs"]
 mod shared;
 mod strikes;
 mod suite;
+mod trigger;
 mod upgrade;
 mod version_4;
 mod waking;

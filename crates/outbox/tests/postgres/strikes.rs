@@ -177,3 +177,28 @@ async fn a_sequence_that_fell_back_refuses_writers_until_it_is_restored() {
     writer.close().await.unwrap();
     assert_eq!(delivered(&outbox).await.len(), 30 + 2);
 }
+
+/// Such a copy as its schema alone makes it: the floor was never set, which is noticed at any event, and `restored` sets it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_without_the_values_of_sequences_takes_no_event_before_it_is_restored() {
+    let outbox = Outbox::new().await;
+    outbox.insert(events("a", 1..=30)).await;
+    let never_set = "ALTER SEQUENCE outbox_floor RESTART; ALTER SEQUENCE outbox_order RESTART;
+        ALTER SEQUENCE outbox_asleep RESTART; ALTER SEQUENCE outbox_woken RESTART";
+    outbox.execute(never_set).await;
+    // Far above what the row of the listed aggregate knows.
+    outbox.execute("SELECT setval('outbox_order', 20)").await;
+    let mut writer: PgConnection = outbox.connection().await;
+    for aggregate in ["a", "new"] {
+        let refused = insert(&mut writer, events(aggregate, 31..=31).remove(0)).await.unwrap_err().to_string();
+        let told = "the sequence outbox_floor was never set, as in a copy without the values of sequences: run `shardwise outbox restored`";
+        assert!(refused.contains(told), "{refused}");
+    }
+    outbox.store().await.restored(0, 0).await.unwrap();
+    for aggregate in ["a", "new"] {
+        insert(&mut writer, events(aggregate, 31..=31).remove(0)).await.unwrap();
+    }
+    assert_eq!(number(&outbox, "SELECT count(*) FROM outbox WHERE id = 'a-31' AND seq > 31").await, 1, "above all that are there");
+    writer.close().await.unwrap();
+    assert_eq!(delivered(&outbox).await.len(), 32);
+}

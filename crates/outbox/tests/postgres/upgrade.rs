@@ -183,10 +183,16 @@ async fn up(outbox: &Outbox, log: &Log, former: RunningFormer, retention: Durati
     let refused = migrating(outbox, numbers.up).await.unwrap().unwrap_err();
     assert!(refused.contains("publishers of an earlier version are alive (former). The outbox stays at schema 5"), "{refused}");
     former.stop().await;
+    // A dump, say: its lock keeps the migration's away, and nobody may wait behind that for long.
+    let mut reader = outbox.connection().await;
+    reader.execute("BEGIN; SELECT 1 FROM outbox LIMIT 1").await.unwrap();
     let migration = migrating(outbox, numbers.up);
     log.goes_on("while schema 6 waits for the open transaction").await;
     assert!(!migration.is_finished(), "it waits");
     ends(open, "open-up").await;
+    log.goes_on("while schema 6 waits for the reader").await;
+    assert!(!migration.is_finished(), "it waits");
+    reader.execute("COMMIT").await.unwrap();
     migrated("up to 6", migration).await;
     log.goes_on("at schema 6").await;
     newer
@@ -195,8 +201,13 @@ async fn up(outbox: &Outbox, log: &Log, former: RunningFormer, retention: Durati
 /// From 6 to 4: the new publisher hands over to one of version 4.
 async fn down(outbox: &Outbox, log: &Log, newer: Running, incarnation: &str) -> RunningFormer {
     let [both, numbers] = &postgres::MIGRATIONS[4..] else { panic!("schemas 5 and 6") };
+    let open = stays_open(outbox, "open-numbers").await;
+    let migration = migrating(outbox, numbers.down);
+    log.goes_on("while the way to schema 5 waits for the open transaction").await;
+    assert!(!migration.is_finished(), "it waits");
+    ends(open, "open-numbers").await;
+    migrated("down to 5", migration).await;
     let open = stays_open(outbox, "open-down").await;
-    migrated("down to 5", migrating(outbox, numbers.down)).await;
     log.goes_on("at schema 5 again").await;
     assert!(Former::register(outbox, "too early", log).await.is_err(), "last_seq is not exact yet");
     let refused = migrating(outbox, both.down).await.unwrap().unwrap_err();
