@@ -246,9 +246,11 @@ BEGIN
             'outbox: the next sequence is %%s, and %%s/%%s has come to %%s: the sequence outbox_order fell back, as in a copy without the values of sequences: run `shardwise outbox restored`',
             NEW.seq, NEW.aggregatetype, NEW.aggregateid, latest);
     END IF;
-    -- Only where a publisher sleeps.
-    PERFORM pg_notify('shardwise_outbox_' ~|| %7$L::regclass::oid::text, s.last_value::text)
-        FROM %1$s.outbox_asleep AS s, %1$s.outbox_woken AS w, %1$s.outbox_meta AS m WHERE s.last_value ~> w.last_value AND m.notify;
+    -- Only where a publisher sleeps. Read again, because the transaction of a new aggregate may have had no number before.
+    IF (pg_sequence_last_value(%5$L::regclass) ~<= pg_sequence_last_value(%6$L::regclass)) IS NOT TRUE THEN
+        PERFORM pg_notify('shardwise_outbox_' ~|| %7$L::regclass::oid::text, s.last_value::text)
+            FROM %1$s.outbox_asleep AS s, %1$s.outbox_woken AS w, %1$s.outbox_meta AS m WHERE s.last_value ~> w.last_value AND m.notify;
+    END IF;
     RETURN NEW;
 END $text$;
     checked text := $text$

@@ -249,7 +249,12 @@ async fn sending_many_events_of_an_aggregate_again_takes() {
     for from in (1..=count).step_by(1_000) {
         outbox.insert(events("a", from..from + 1_000)).await;
     }
-    outbox.execute("UPDATE outbox SET parked_at = now(), parked_error = 'no' WHERE seq = 1; UPDATE outbox_head SET done_seq = 1").await;
+    outbox
+        .execute(
+            "UPDATE outbox SET parked_at = now(), parked_error = 'no' WHERE seq = (SELECT min(seq) FROM outbox);
+             UPDATE outbox_head SET done_seq = (SELECT min(seq) FROM outbox)",
+        )
+        .await;
     let by = Signature::new("ann", "measured").unwrap();
     let begun = std::time::Instant::now();
     let resent = outbox.store().await.replay_aggregate("order/a", None, 10_000, &by).await.unwrap().unwrap();
