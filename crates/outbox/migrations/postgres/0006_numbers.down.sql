@@ -54,7 +54,7 @@ BEGIN
                     USING ERRCODE = 'lock_not_available';
             END IF;
         END;
-        -- Who waited behind it has as long for himself.
+        -- Writers and publishers that queued behind the attempt now have as much time as it took at most.
         PERFORM pg_sleep(patience / 1000);
         patience := least(patience * 1.25, 3000);
     END LOOP;

@@ -83,7 +83,7 @@ BEGIN
                     USING ERRCODE = 'lock_not_available';
             END IF;
         END;
-        -- Who waited behind it has as long for himself.
+        -- Writers and publishers that queued behind the attempt now have as much time as it took at most.
         PERFORM pg_sleep(patience / 1000);
         patience := least(patience * 1.25, 3000);
     END LOOP;
@@ -120,7 +120,7 @@ BEGIN
     END IF;
 END $$;
 
--- The trigger checks instead: a constraint costs each row more, because each transaction sets all of them up anew.
+-- The trigger checks instead: each statement reads and sets up all constraints anew, which was nearly half of an insert.
 ALTER TABLE outbox
     DROP CONSTRAINT IF EXISTS "aggregatetype must have 1 to 255 bytes",
     DROP CONSTRAINT IF EXISTS "aggregateid must have 1 to 1024 bytes",
@@ -141,7 +141,7 @@ BEGIN
     ALTER TABLE outbox_meta ADD CONSTRAINT "payload_bytes_max must be at least 4096" CHECK (payload_bytes_max >= 4096);
 END $$;
 
--- The two functions have no SET search_path: to set and reset it costs a row more than all of their expressions. So no name in them may depend
+-- The two functions have no SET search_path, because each row would pay for setting and resetting it. So no name in them may depend
 -- on the path of whoever calls. In the text below a function that is called, an operator behind `~` and a type behind `::` are pg_catalog's,
 -- and format() fills in the schema (1), its name (2), and the names of its sequences (3 to 6) and of outbox_meta (7). BETWEEN, IN, LIKE, NULLIF,
 -- IS DISTINCT FROM, CASE x WHEN and the types of variables are looked up by the path as well: none of the first are used, and bigint is none.

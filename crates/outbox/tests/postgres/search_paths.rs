@@ -86,7 +86,7 @@ async fn what_a_writer_puts_before_the_servers_own_is_not_used() {
         let error = refused(&mut writer, inserting(columns, values)).await;
         assert!(error.contains(message), "{values}: {error}");
     }
-    // Somebody sleeps, so that this one notifies.
+    // A publisher sleeps, so this one notifies.
     outbox.execute("UPDATE outbox_meta SET notify = true; SELECT nextval('outbox_asleep')").await;
     run(&mut writer, inserting("payload", "'order', 'new', 't', '{}'")).await;
     let mut operator = outbox.connection().await;
