@@ -135,9 +135,9 @@ async fn two_writers_make_one_new_aggregate() {
         let waits = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
         eventually("the second one waits", LIMIT, async || outbox.execute(waits).await.len() == 1).await;
         if ending == "COMMIT" {
-            first.commit().await.unwrap()
+            first.commit().await.unwrap();
         } else {
-            first.rollback().await.unwrap()
+            first.rollback().await.unwrap();
         }
         within("the second one", LIMIT, second).await.unwrap().unwrap();
         let aggregates = "SELECT count(*) FROM outbox_aggregate AS a JOIN outbox_head AS h ON h.aggregate = a.id WHERE h.listed";
