@@ -90,8 +90,8 @@ pub struct ValkeyConfig {
     /// The primary server, such as `redis://host:6379` or, with TLS, `rediss://host:6379`; `valkey://` and `valkeys://` mean the same.
     /// Either this or `sentinels`.
     pub url: Option<String>,
-    /// The Sentinels that name the primary, such as `redis://host:26379`; `rediss://` if they and the servers speak TLS. They are asked in
-    /// this order.
+    /// The Sentinels that name the primary, such as `redis://host:26379`; `rediss://` if they and the servers speak TLS. All of
+    /// them are asked, and the answer of most counts.
     pub sentinels: Vec<String>,
     /// The name under which the Sentinels watch the primary.
     pub master_name: Option<String>,

@@ -19,13 +19,13 @@ pub(crate) enum ServerTarget {
 #[derive(Debug)]
 pub(crate) struct ServerLocator {
     target: ServerTarget,
-    /// The Sentinel that answered last.
-    first: AtomicUsize,
+    /// How often the Sentinels were asked: if they are divided, they decide in turn.
+    turn: AtomicUsize,
 }
 
 impl ServerLocator {
     pub(crate) const fn new(target: ServerTarget) -> Self {
-        Self { target, first: AtomicUsize::new(0) }
+        Self { target, turn: AtomicUsize::new(0) }
     }
 
     /// The servers of the settings, for people.
@@ -69,7 +69,7 @@ impl ServerLocator {
             ServerTarget::Server(address) => return Ok(address.clone()),
             ServerTarget::Sentinels(target) => target,
         };
-        target.locate(&self.first, files).await.map_err(|failures| {
+        target.locate(&self.turn, files).await.map_err(|failures| {
             let mut reported = None;
             for (sentinel, failure) in failures {
                 let failure = meaning(target, &sentinel, failure);

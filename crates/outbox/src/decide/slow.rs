@@ -25,6 +25,14 @@ const SLOW_AFTER: Duration = Duration::from_secs(1);
 const STAYS_SLOW: Duration = Duration::from_secs(1);
 /// It is reported, and its events wait ever longer, until it was not slow for this long: what was put back has been read again by then.
 const REPORTED_FOR: Duration = OUTAGE_DELAY_MAX.saturating_mul(2);
+/// The events of a slow destination that return in a second, unless `batch` is larger: while it is slow, each is written once more. It sends
+/// less than what fills the memory in `SLOW_AFTER`, so it does not run out of events.
+const RETURNS_A_SECOND: usize = 1_000;
+
+/// The time from one return to the next.
+fn apart(batch: usize) -> Duration {
+    Duration::from_secs(1) / u32::try_from(batch.max(RETURNS_A_SECOND)).unwrap_or(u32::MAX)
+}
 
 /// A known mistake that a test puts back in.
 #[cfg(test)]
@@ -41,6 +49,8 @@ struct SlowDestination {
     since: Moment,
     /// When it was last found to be slow.
     found_at: Moment,
+    /// When the last event that was put back returns at the earliest.
+    returns_at: Moment,
     /// Whether the log named it.
     is_named: bool,
 }
@@ -79,7 +89,7 @@ impl SlowDestinations {
         if is_named {
             self.news.push(Report::Slow { to: to.clone() });
         }
-        self.known.insert(to, SlowDestination { since: now, found_at: now, is_named });
+        self.known.insert(to, SlowDestination { since: now, found_at: now, returns_at: now, is_named });
     }
 
     /// Ends the report of destinations that were not slow for long.
@@ -96,10 +106,14 @@ impl SlowDestinations {
     }
 
     /// The update for a head that is put back: it waits about as long as its destination has been slow, which bounds both how often it is
-    /// written and how late it comes. No attempt is charged.
-    fn put_back(&self, to: &DestinationKey, head: HeadState, sequence: u64, now: Moment, jitter: u64) -> HeadUpdate {
-        let lasted = self.known.get(to).map_or(Duration::ZERO, |known| now.since(known.since));
-        let retry_in = spread(lasted.clamp(SLOW_AFTER, OUTAGE_DELAY_MAX), jitter);
+    /// written and how late it comes, and until those before it have returned, `apart` from one another: otherwise a large backlog would be
+    /// rewritten every 30 s, however large. No attempt is charged.
+    fn put_back(&mut self, to: &DestinationKey, head: HeadState, sequence: u64, now: Moment, apart: Duration, jitter: u64) -> HeadUpdate {
+        let (lasted, turn_in) = self.known.get_mut(to).map_or((Duration::ZERO, Duration::ZERO), |known| {
+            known.returns_at = known.returns_at.max(now).plus(apart);
+            (now.since(known.since), known.returns_at.since(now))
+        });
+        let retry_in = spread(lasted.clamp(SLOW_AFTER, OUTAGE_DELAY_MAX), jitter).max(turn_in);
         let to = to.as_deref().unwrap_or_default();
         let error = format!("not sent yet: the destination {to} is slow, and events for others are read first");
         HeadUpdate::Retry { sequence, attempts: head.attempts, failures: head.failures, retry_in, error }
@@ -150,7 +164,9 @@ impl Engine {
             return;
         }
         let share = ReadAhead { events: options.batch / 2 / count, bytes: FETCH_BYTES_MAX / 2 / count };
-        flow.keep_share(&slow_now, &behind, share, most, |to, head, sequence| slow.put_back(to, head, sequence, now, jitter.next()));
+        let apart = apart(options.batch);
+        let put_back = |to: &DestinationKey, head, sequence| slow.put_back(to, head, sequence, now, apart, jitter.next());
+        flow.keep_share(&slow_now, &behind, share, most, put_back);
     }
 
     /// When a destination may be found to be slow.
@@ -165,6 +181,7 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
+    use super::super::destination::Jitter;
     use super::super::tests::at;
     use super::*;
 
@@ -195,13 +212,36 @@ mod tests {
             for jitter in [0, u64::MAX / 2, u64::MAX] {
                 let head = HeadState { attempts: 2, failures: 3, ..HeadState::default() };
                 let HeadUpdate::Retry { sequence: 7, attempts: 2, failures: 3, retry_in, error } =
-                    slow.put_back(&Some(named(1)), head, 7, at(ms), jitter)
+                    slow.put_back(&Some(named(1)), head, 7, at(ms), apart(1), jitter)
                 else {
                     panic!("it is charged")
                 };
                 assert!((least..=most).contains(&retry_in.as_millis()), "{ms}: {retry_in:?}");
                 assert!(error.contains("destination 1 is slow"), "{error}");
             }
+        }
+    }
+
+    /// A slow destination with many aggregates, each of which is put back again as soon as it returns, for three minutes. The wait was at
+    /// most 30 s, so a backlog of a million was a million writes in 30 s.
+    #[test]
+    fn a_large_backlog_is_not_rewritten_faster_than_so_many_a_second() {
+        for (batch, aggregates, a_second) in [(10, 40_000, 1_000), (2_000, 80_000, 2_000), (10, 5_000, 400)] {
+            let mut slow = SlowDestinations::default();
+            slow.found(Some(named(1)), at(0));
+            let mut due: BTreeSet<(Moment, u64)> = (0..aggregates).map(|n| (at(0), n)).collect();
+            let (mut jitter, mut last_minute, mut longest) = (Jitter::new(1), 0, Duration::ZERO);
+            while let Some((now, sequence)) = due.pop_first().filter(|(now, _)| *now < at(180_000)) {
+                let update = slow.put_back(&Some(named(1)), HeadState::default(), sequence, now, apart(batch), jitter.next());
+                let HeadUpdate::Retry { retry_in, .. } = update else { panic!("{update:?}") };
+                due.insert((now.plus(retry_in), sequence));
+                last_minute += u64::from(now >= at(120_000));
+                longest = longest.max(retry_in);
+            }
+            assert!(last_minute <= 60 * a_second + 60, "{batch}, {aggregates}: {last_minute} in a minute");
+            // Nor does it wait much longer than it has to for that.
+            let fair = Duration::from_secs(aggregates / a_second).max(OUTAGE_DELAY_MAX);
+            assert!(longest <= fair + Duration::from_secs(31), "{batch}, {aggregates}: {longest:?}");
         }
     }
 

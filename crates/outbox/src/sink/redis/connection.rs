@@ -35,18 +35,18 @@ impl RedisConnection {
         self.broken.store(true, Ordering::Relaxed);
     }
 
-    /// Finds the server, connects and logs in. The number of the Sentinel that answered last is in `first`.
-    pub(super) async fn open(config: &RedisConfig, first: &AtomicUsize) -> Result<Self> {
-        match timeout(2 * ANSWER_WITHIN, Self::connect(config, first)).await {
+    /// Finds the server, connects and logs in. How often the Sentinels were asked is in `turn`.
+    pub(super) async fn open(config: &RedisConfig, turn: &AtomicUsize) -> Result<Self> {
+        match timeout(2 * ANSWER_WITHIN, Self::connect(config, turn)).await {
             Ok(opened) => opened,
             Err(_) => Err(unavailable(&format!("Redis at {} does not answer", config.target.places()))),
         }
     }
 
-    async fn connect(config: &RedisConfig, first: &AtomicUsize) -> Result<Self> {
+    async fn connect(config: &RedisConfig, turn: &AtomicUsize) -> Result<Self> {
         let address = match &config.target {
             RedisTarget::Server(address) => address.clone(),
-            RedisTarget::Sentinels(target) => target.locate(first, &config.tls).await.map_err(|failures| no_primary(target, failures))?,
+            RedisTarget::Sentinels(target) => target.locate(turn, &config.tls).await.map_err(|failures| no_primary(target, failures))?,
         };
         let server = format!("Redis at {address}");
         let info = config.login.connection_info().set_lib_name("shardwise", env!("CARGO_PKG_VERSION"));

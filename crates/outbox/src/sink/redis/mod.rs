@@ -34,19 +34,19 @@ pub struct RedisSink {
     config: RedisConfig,
     name: String,
     connection: Connection<RedisConnection>,
-    /// The number of the Sentinel that answered last.
-    first_sentinel: AtomicUsize,
+    /// How often the Sentinels were asked: if they are divided, they decide in turn.
+    sentinel_turn: AtomicUsize,
 }
 
 impl RedisSink {
     /// Creates a sink that connects when it is used.
     pub fn new(config: RedisConfig) -> Self {
         let name = format!("redis {}", config.target.places());
-        Self { config, name, connection: Connection::default(), first_sentinel: AtomicUsize::new(0) }
+        Self { config, name, connection: Connection::default(), sentinel_turn: AtomicUsize::new(0) }
     }
 
     async fn live(&self) -> Result<Arc<RedisConnection>> {
-        self.connection.get(RedisConnection::is_broken, RedisConnection::open(&self.config, &self.first_sentinel)).await
+        self.connection.get(RedisConnection::is_broken, RedisConnection::open(&self.config, &self.sentinel_turn)).await
     }
 
     /// Adds the events of one aggregate, which go to one stream or, if the template distinguishes events, to several.
