@@ -1,6 +1,5 @@
 //! Credentials files: a server that knows its users by the JWTs of an operator.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
 

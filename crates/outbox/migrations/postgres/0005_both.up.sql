@@ -14,6 +14,15 @@ BEGIN
     IF current_setting('search_path') NOT LIKE '%, pg_temp' THEN
         RAISE EXCEPTION 'run this file in one transaction, such as with psql --single-transaction';
     END IF;
+    IF (SELECT schema_version FROM outbox_meta) <> 4 THEN
+        RAISE EXCEPTION 'this file begins at schema 4, and the outbox is at %: run the files in their order',
+            (SELECT schema_version FROM outbox_meta) USING ERRCODE = 'object_not_in_prerequisite_state';
+    END IF;
+    -- With an older snapshot it would not see what writers have committed while it waited for them.
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'run this file in a transaction of its own with ISOLATION LEVEL READ COMMITTED'
+            USING ERRCODE = 'invalid_transaction_state';
+    END IF;
 END $$;
 
 SET LOCAL statement_timeout = 0;

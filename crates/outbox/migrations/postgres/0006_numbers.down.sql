@@ -14,6 +14,15 @@ BEGIN
     IF current_setting('search_path') NOT LIKE '%, pg_temp' THEN
         RAISE EXCEPTION 'run this file in one transaction, such as with psql --single-transaction';
     END IF;
+    IF (SELECT schema_version FROM outbox_meta) <> 6 THEN
+        RAISE EXCEPTION 'this file begins at schema 6, and the outbox is at %: run the files in their order',
+            (SELECT schema_version FROM outbox_meta) USING ERRCODE = 'object_not_in_prerequisite_state';
+    END IF;
+    -- With an older snapshot it would not see what writers have committed while it waited for them.
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'run this file in a transaction of its own with ISOLATION LEVEL READ COMMITTED'
+            USING ERRCODE = 'invalid_transaction_state';
+    END IF;
 END $$;
 
 SET LOCAL statement_timeout = 0;
@@ -32,7 +41,7 @@ BEGIN
             WHERE locktype = 'relation' AND database = here AND relation = 'outbox'::regclass AND mode <> 'ShareUpdateExclusiveLock'
               AND granted AND pid IS DISTINCT FROM pg_backend_pid();
         LOOP
-            SELECT string_agg(DISTINCT coalesce('process ' || pid, 'a prepared transaction'), ', ') INTO busy FROM pg_locks
+            SELECT string_agg(DISTINCT coalesce('process ' || pid, 'a prepared transaction, see pg_prepared_xacts'), ', ') INTO busy FROM pg_locks
                 WHERE virtualtransaction = ANY (users) AND locktype = 'relation' AND database = here AND relation = 'outbox'::regclass AND granted;
             EXIT WHEN busy IS NULL;
             IF clock_timestamp() > deadline THEN
@@ -55,7 +64,8 @@ BEGIN
             END IF;
         END;
         -- Writers and publishers that queued behind the attempt now have as much time as it took at most.
-        PERFORM pg_sleep(patience / 1000);
+        -- Writers that had to wait go on for a longer time than they waited.
+        PERFORM pg_sleep(least(9 * patience / 1000, 9));
         patience := least(patience * 1.25, 3000);
     END LOOP;
 END $$;
