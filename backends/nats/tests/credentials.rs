@@ -1,6 +1,5 @@
 //! Credentials files: a server that knows its users by the JWTs of an operator.
 
-
 mod common;
 
 use std::time::Instant;
