@@ -4,8 +4,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::CertificateError;
 use rustls::pki_types::ServerName;
+use rustls::{AlertDescription as Alert, CertificateError};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -98,6 +98,24 @@ pub async fn connect_tls(tcp: TcpStream, host: &str, files: &TlsFiles, within: D
     }
 }
 
+/// Whether a server's alert is about the client's certificate: that it is missing, or that the server does not accept it or its issuer.
+const fn is_about_client(alert: Alert) -> bool {
+    matches!(
+        alert,
+        Alert::NoCertificate
+            | Alert::BadCertificate
+            | Alert::UnsupportedCertificate
+            | Alert::CertificateRevoked
+            | Alert::CertificateExpired
+            | Alert::CertificateUnknown
+            | Alert::UnknownCA
+            | Alert::AccessDenied
+            | Alert::CertificateUnobtainable
+            | Alert::BadCertificateHashValue
+            | Alert::CertificateRequired
+    )
+}
+
 fn unreachable(error: &io::Error) -> ConnectFailure {
     ConnectFailure::Unreachable(one_line(&error.to_string()))
 }
@@ -114,7 +132,13 @@ impl ConnectFailure {
         match error {
             rustls::Error::InvalidCertificate(problem) => Self::of_certificate(problem, &why),
             rustls::Error::InvalidMessage(_) => Self::NotTls,
-            rustls::Error::AlertReceived(_) => Self::ClientCertificate(why),
+            rustls::Error::AlertReceived(alert) if is_about_client(*alert) => Self::ClientCertificate(why),
+            // It speaks TLS and cannot answer now, as when it is starting: this may pass.
+            rustls::Error::AlertReceived(Alert::CloseNotify | Alert::InternalError | Alert::UserCanceled) => Self::Unreachable(why),
+            // TLS 1.2 has one alert for both causes.
+            rustls::Error::AlertReceived(Alert::HandshakeFailure) => {
+                Self::Handshake(format!("{why}: no cipher in common, or the server demands a client's certificate"))
+            }
             _ => Self::Handshake(why),
         }
     }
@@ -149,8 +173,21 @@ mod tests {
         assert_eq!(advice(CertificateError::Expired), "has expired: renew it, or check this machine's clock");
         assert!(advice(CertificateError::UnknownIssuer).ends_with("set the_ca_file to the certificate of its issuer"));
         assert!(advice(CertificateError::BadEncoding).ends_with("check the_ca_file"));
-        let alert = rustls::Error::AlertReceived(rustls::AlertDescription::CertificateRequired);
-        assert!(matches!(of(alert), ConnectFailure::ClientCertificate(_)));
         assert!(matches!(ConnectFailure::of_io(&io::ErrorKind::ConnectionReset.into()), ConnectFailure::Unreachable(_)));
+    }
+
+    /// Every alert counted as one: a publisher did not start, and its message named the wrong files.
+    #[test]
+    fn only_alerts_about_a_certificate_are_about_this_client() {
+        let of_alert = |alert| of(rustls::Error::AlertReceived(alert));
+        for alert in [Alert::CertificateRequired, Alert::BadCertificate, Alert::CertificateExpired, Alert::UnknownCA, Alert::AccessDenied] {
+            assert!(matches!(of_alert(alert), ConnectFailure::ClientCertificate(_)), "{alert:?}");
+        }
+        for alert in [Alert::ProtocolVersion, Alert::HandshakeFailure, Alert::UnrecognisedName, Alert::DecryptError] {
+            assert!(matches!(of_alert(alert), ConnectFailure::Handshake(_)), "{alert:?}");
+        }
+        for alert in [Alert::InternalError, Alert::CloseNotify, Alert::UserCanceled] {
+            assert!(matches!(of_alert(alert), ConnectFailure::Unreachable(_)), "{alert:?}");
+        }
     }
 }

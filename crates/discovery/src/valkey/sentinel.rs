@@ -53,9 +53,9 @@ impl SentinelTarget {
         format!("{} by {}", self.master_name, places.join(", "))
     }
 
-    /// Asks all Sentinels and takes the answer of most: one that is cut off from the others still names a former primary, which may believe
-    /// it as well. If they are divided, the one whose turn it is decides; `turn` counts the questions, so the next connection tries the other
-    /// answer. All of them may name a former primary for a while: the caller makes sure of the server's role.
+    /// Asks all Sentinels and takes the answer of most: one that is cut off from the others still names a former primary, and that server's
+    /// role is still `master` if it is cut off too. If they are divided, the one whose turn it is decides; `turn` counts the questions, so
+    /// the next connection tries the other answer. All of them may name a former primary for a while: the caller checks the server's role.
     ///
     /// # Errors
     /// Why each of them names none.

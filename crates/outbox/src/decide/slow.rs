@@ -25,8 +25,8 @@ const SLOW_AFTER: Duration = Duration::from_secs(1);
 const STAYS_SLOW: Duration = Duration::from_secs(1);
 /// It is reported, and its events wait ever longer, until it was not slow for this long: what was put back has been read again by then.
 const REPORTED_FOR: Duration = OUTAGE_DELAY_MAX.saturating_mul(2);
-/// The events of a slow destination that return in a second, unless `batch` is larger: while it is slow, each is written once more. It sends
-/// less than what fills the memory in `SLOW_AFTER`, so it does not run out of events.
+/// The events of a slow destination that return in a second, unless `batch` is larger: while it is slow, each is written once more. It
+/// sends less than what fills the memory in `SLOW_AFTER`, so it does not run out of events.
 const RETURNS_A_SECOND: usize = 1_000;
 
 /// The time from one return to the next.

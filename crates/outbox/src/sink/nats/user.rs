@@ -55,7 +55,8 @@ impl ConnectionWatcher {
 /// Whether the server's words are about who the user is, and not about one of its rights.
 pub(super) fn is_about_user(text: &str) -> bool {
     let text = text.to_lowercase();
-    text.contains("authentication") || text.contains("authorization")
+    // A missing right is reported with its subject, which may contain any word.
+    !text.contains("permissions violation") && (text.contains("authentication") || text.contains("authorization"))
 }
 
 /// What to do when the server does not accept the user.
@@ -99,6 +100,27 @@ mod tests {
         for lasting in [jwt("{}"), jwt(r#"{"exp":0}"#), jwt("nonsense"), "a.b".into(), "a".into()] {
             assert_eq!(expired_for(&lasting, 130), None, "{lasting}");
         }
+    }
+
+    #[test]
+    fn a_right_that_is_missing_says_nothing_about_the_user_whatever_the_subject_is_called() {
+        for about_user in
+            ["Authorization Violation", "'User Authentication Expired'", "Account Authentication Expired", "authentication error"]
+        {
+            assert!(is_about_user(about_user), "{about_user}");
+        }
+        for other in [
+            r#"Permissions Violation for Publish to "authorization.a""#,
+            "'permissions violation for subscription to \"x.authentication\"'",
+        ] {
+            assert!(!is_about_user(other), "{other}");
+        }
+        let (lost, broken) = watch::channel(None);
+        let watcher = ConnectionWatcher { lost, refusal: Mutex::default(), advice: "do this" };
+        let refused = async_nats::ServerError::Other("Permissions Violation for Publish to \"authorization.a\"".into());
+        watcher.note(&Event::ServerError(refused));
+        watcher.note(&Event::Disconnected);
+        assert_eq!(broken.borrow().as_deref(), Some("the connection broke"));
     }
 
     #[test]
