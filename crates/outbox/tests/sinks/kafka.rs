@@ -205,12 +205,13 @@ async fn what_is_too_large_for_the_brokers_is_found_and_nothing_overtakes_it() {
     let refusal = |aggregate| answer.apart[&aggregate].clone();
     let (accepted, found) = refusal(2);
     let found = found.unwrap();
-    assert!(accepted == 0 && found.permanent && found.message.contains("max.message.bytes"), "{found:?}");
+    assert!(accepted == 0 && found.permanent && !found.blameless && found.message.contains("max.message.bytes"), "{found:?}");
     assert!(found.message.contains("payload_bytes_max"), "{found:?}");
     // The request of the third one may have been written when the second one was refused.
     for (aggregate, most) in [(1, 1), (3, 1)] {
         let (accepted, other) = refusal(aggregate);
-        assert!(accepted <= most && !other.unwrap().permanent, "{answer:?}");
+        let other = other.unwrap();
+        assert!(accepted <= most && !other.permanent && other.blameless, "{answer:?}");
     }
     let arrived = harness.received().await;
     assert!(
@@ -227,6 +228,58 @@ async fn what_is_too_large_for_the_brokers_is_found_and_nothing_overtakes_it() {
         let of: Vec<_> = firsts.iter().filter(|id| id.starts_with(aggregate)).copied().collect();
         assert_eq!(of, [format!("{aggregate}-1"), format!("{aggregate}-2")]);
     }
+}
+
+/// The first event of each of so many aggregates.
+fn firsts(aggregates: std::ops::RangeInclusive<AggregateId>) -> Vec<Delivery> {
+    let first = |aggregate: AggregateId| Delivery { aggregate, ..deliveries(&format!("agg-{aggregate}"), 1, 1).remove(0) };
+    aggregates.map(first).collect()
+}
+
+/// Regression: the events that had waited behind the refused one were charged, although nothing is known against them.
+#[tokio::test]
+async fn an_event_that_ends_the_producer_is_the_only_one_to_blame() {
+    let harness = Harness::new(Arc::new(Cluster::start(1)), 1);
+    let sink = harness.sink(|config| config.topic = Template::parse("{aggregatetype}").unwrap());
+    let topics: Vec<_> = (0..6).map(|_| unique("blame")).collect();
+    topics.iter().for_each(|topic| harness.cluster.create_topic(topic, 1));
+    let batch: Vec<_> =
+        firsts(1..=6).into_iter().zip(&topics).map(|(event, topic)| Delivery { aggregate_type: topic.clone(), ..event }).collect();
+    harness.answer(&[RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED]);
+    let answer = sink.deliver(batch.clone().into()).await;
+    let (others, cause): (Vec<_>, Vec<_>) = answer.refusals().partition(|refusal| refusal.blameless);
+    assert!(cause.len() == 1 && cause[0].message.contains("no right to topic"), "{answer:?}");
+    assert!(!others.is_empty() && others.iter().all(|refusal| !refusal.permanent), "{answer:?}");
+    assert_eq!(sink.deliver(batch.clone().into()).await, Acceptance::all(&batch));
+}
+
+/// No event has a reason of its own, and the outage must be noticed.
+#[tokio::test]
+async fn a_user_without_the_right_to_a_producer_is_an_outage() {
+    let harness = Harness::new(Arc::new(Cluster::start(1)), 1);
+    harness.cluster.run(|mock| {
+        mock.request_errors(RDKafkaApiKey::InitProducerId, &[RDKafkaRespErr::RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED; 4]);
+    });
+    let sink = KafkaSink::new(harness.config()).unwrap();
+    let answer = sink.deliver(firsts(1..=3).into()).await;
+    assert!(answer.refusals().next().is_some() && answer.refusals().all(|refusal| !refusal.permanent && !refusal.blameless), "{answer:?}");
+}
+
+/// The first batch that is over time ends the producer, and with it what others have handed over later.
+#[tokio::test]
+async fn a_batch_that_another_ones_time_has_ended_is_not_to_blame() {
+    let harness = Harness::new(Arc::new(Cluster::start(1)), 1);
+    let sink = harness.sink(|config| config.timeout = Duration::from_secs(2));
+    let first = firsts(1..=1);
+    assert_eq!(sink.deliver(first.clone().into()).await, Acceptance::all(&first));
+    harness.lose_answers(true).await;
+    let later = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        sink.deliver(firsts(3..=3).into()).await
+    };
+    let (over_time, later) = tokio::join!(sink.deliver(firsts(2..=2).into()), later);
+    let refusal = |answer: &Acceptance, aggregate| answer.apart[&aggregate].1.clone().unwrap();
+    assert!(!refusal(&over_time, 2).blameless && refusal(&later, 3).blameless, "{over_time:?} {later:?}");
 }
 
 /// A producer whose numbers the brokers do not accept, or whose user lost a right, is of no more use.

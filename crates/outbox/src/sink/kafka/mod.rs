@@ -104,15 +104,26 @@ impl KafkaSink {
         let deadline = Instant::now() + self.config.timeout;
         let reports = BatchReports::new(batch.len());
         let mut pending = PendingBatch { live, waiting: true };
-        while self.hand_over(live, batch, outcome, &reports, deadline).await && settle(live, &reports, deadline).await {}
-        settle(live, &reports, deadline).await;
+        let settled = loop {
+            let others_wait = self.hand_over(live, batch, outcome, &reports, deadline).await;
+            let settled = settle(live, &reports, deadline).await;
+            if !others_wait || settled != Settled::Reported {
+                break settled;
+            }
+        };
         pending.waiting = false;
-        self.judge(live, batch, outcome, &reports.fates())
+        self.judge(live, batch, outcome, &reports.fates(), settled)
     }
 
     /// Adds the fates to the outcome.
-    fn judge(&self, live: &KafkaProducer, batch: &[Delivery], outcome: &mut BatchOutcome, fates: &[EventFate]) -> bool {
-        let trouble = live.trouble();
+    fn judge(&self, live: &KafkaProducer, batch: &[Delivery], outcome: &mut BatchOutcome, fates: &[EventFate], settled: Settled) -> bool {
+        let (trouble, ended_by_others) = (live.trouble(), live.ended_by_others(settled == Settled::OutOfTime));
+        // Of a batch that was tried in part, what was not tried is not the cause.
+        let is_tried = fates.iter().any(|fate| matches!(fate, EventFate::Failed(_) | EventFate::Open));
+        let without_answer = |by_others: bool| {
+            let reason = described(&self.config, trouble.as_ref());
+            if by_others { Refusal::blameless(reason) } else { Refusal::retryable(reason) }
+        };
         let (mut failed, mut together) = (BTreeMap::new(), false);
         for (index, event) in batch.iter().enumerate() {
             if outcome.is_done(index, event) || failed.contains_key(&event.aggregate) {
@@ -123,12 +134,14 @@ impl KafkaSink {
                     outcome.accepted[index] = true;
                     continue;
                 }
+                EventFate::Failed(code) if refusal::is_without_answer(code) => without_answer(ended_by_others),
                 EventFate::Failed(code) => {
                     together |= !live.singly && refusal::is_of_some_event(code);
                     let topic = self.config.topic.unescaped(event);
                     refusal::of(&self.config, code, &topic, event.bytes(), live.singly, trouble.as_ref())
                 }
-                EventFate::Unsent | EventFate::Open => Refusal::retryable(described(&self.config, trouble.as_ref())),
+                EventFate::Open => without_answer(ended_by_others),
+                EventFate::Unsent => without_answer(ended_by_others || is_tried),
             };
             failed.insert(event.aggregate, (index, refusal));
         }
@@ -250,17 +263,31 @@ impl KafkaSink {
     }
 }
 
-/// Waits for the reports of what was handed over. Returns whether the producer can go on.
-async fn settle(live: &KafkaProducer, reports: &BatchReports, deadline: Instant) -> bool {
-    tokio::select! {
+/// How the wait for reports ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Settled {
+    /// Each event has its report, and the producer can go on.
+    Reported,
+    /// The producer was given up within this batch's time.
+    GivenUp,
+    /// This batch's time was over.
+    OutOfTime,
+}
+
+/// Waits for the reports of what was handed over.
+async fn settle(live: &KafkaProducer, reports: &BatchReports, deadline: Instant) -> Settled {
+    let settled = tokio::select! {
         biased;
-        () = live.given_up() => {}
-        () = reports.settled() => return true,
-        () = sleep_until(deadline) => live.time_is_over(),
-    }
+        () = live.given_up() => if Instant::now() < deadline { Settled::GivenUp } else { Settled::OutOfTime },
+        () = reports.settled() => return Settled::Reported,
+        () = sleep_until(deadline) => {
+            live.time_is_over();
+            Settled::OutOfTime
+        }
+    };
     // An event without a report even then is one of unknown fate.
     let _ = timeout(REPORTS_WITHIN, reports.settled()).await;
-    false
+    settled
 }
 
 /// The headers, and their approximate size in bytes.

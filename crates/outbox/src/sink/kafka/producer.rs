@@ -120,6 +120,18 @@ impl KafkaProducer {
         self.base.context().trouble.borrow().clone()
     }
 
+    /// Whether something ended the producer that an event without an answer of its own is not the cause of. `out_of_time`: the time of the
+    /// event's batch is over. An outage is not such a thing, or nobody would notice it.
+    pub(super) fn ended_by_others(&self, out_of_time: bool) -> bool {
+        match self.trouble() {
+            Some(ProducerTrouble::Abandoned) => true,
+            Some(ProducerTrouble::Failed(_)) => self.base.context().event_failed(),
+            // The first batch that is over time ends the producer, and its events are the ones that were not acknowledged.
+            Some(ProducerTrouble::Unanswered(None)) => !out_of_time,
+            _ => false,
+        }
+    }
+
     /// After a batch was acknowledged.
     pub(super) fn reachable(&self) {
         self.base.context().reachable();

@@ -20,6 +20,11 @@ pub(super) const fn is_of_some_event(code: Code) -> bool {
     is_too_large(code) || matches!(code, Code::InvalidRecord | Code::InvalidMessage | Code::PolicyViolation)
 }
 
+/// Whether the event's fate is unknown, or it was not sent, because the producer was given up.
+pub(super) const fn is_without_answer(code: Code) -> bool {
+    matches!(code, Code::PurgeQueue | Code::PurgeInflight | Code::Fatal | Code::GaplessGuarantee)
+}
+
 /// What can be done about a topic that takes nothing.
 pub(super) const fn kind(code: Code) -> ErrorKind {
     match code {
@@ -53,14 +58,8 @@ pub(super) fn of(config: &KafkaConfig, code: Code, topic: &str, bytes: usize, al
         Code::InvalidRecord | Code::InvalidMessage | Code::PolicyViolation => {
             Refusal::permanent(format!("Kafka at {place}: topic {topic} does not take the event: {code}"))
         }
-        // Its fate is unknown, or it was not sent.
-        Code::OperationTimedOut
-        | Code::BrokerTransportFailure
-        | Code::PurgeQueue
-        | Code::PurgeInflight
-        | Code::MessageTimedOut
-        | Code::Fatal
-        | Code::GaplessGuarantee => Refusal::retryable(described(config, trouble)),
+        Code::OperationTimedOut | Code::BrokerTransportFailure | Code::MessageTimedOut => Refusal::retryable(described(config, trouble)),
+        code if is_without_answer(code) => Refusal::retryable(described(config, trouble)),
         code => retryable(format!("topic {topic} does not take events now: {code}")),
     }
 }
