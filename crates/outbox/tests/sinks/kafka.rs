@@ -383,6 +383,27 @@ async fn what_is_not_acknowledged_in_time_is_refused_with_address_and_timeout() 
     assert_eq!(sink.deliver(rest.clone().into()).await, Acceptance::all(&rest), "by another producer");
 }
 
+/// Regression: the end of a connection counted as wrong credentials, and a publisher did not start while a broker restarted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_that_hangs_up_before_the_login_has_not_refused_the_user() {
+    let broker = Unwelcoming::that_hangs_up().await;
+    let url = format!("kafka://me@{}", broker.address);
+    let sink = KafkaSink::new(KafkaConfig::from_url(&url, "/outbox/test").unwrap().password("hush")).unwrap();
+    let error = sink.check().await.unwrap_err();
+    assert!(error.is_retryable() && !error.to_string().contains("does not accept this user"), "{error}");
+    assert!(error.to_string().contains(&broker.address.to_string()), "{error}");
+}
+
+/// The same while the broker shakes hands for TLS.
+#[tokio::test]
+async fn a_broker_that_hangs_up_in_the_handshake_of_tls_is_away() {
+    let broker = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("kafkas://{}", broker.local_addr().unwrap());
+    tokio::spawn(async move { while broker.accept().await.is_ok() {} });
+    let error = KafkaSink::new(KafkaConfig::from_url(&url, "/outbox/test").unwrap()).unwrap().check().await.unwrap_err();
+    assert!(error.is_retryable(), "{error}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn expired_credentials_are_named_and_a_new_password_is_read() {
     let broker = Unwelcoming::start().await;
@@ -390,7 +411,7 @@ async fn expired_credentials_are_named_and_a_new_password_is_read() {
     std::fs::write(file.path(), "hush-old\n").unwrap();
     let url = format!("kafka://me@{}", broker.address);
     let mut config = KafkaConfig::from_url(&url, "/outbox/test").unwrap().password_file(file.path());
-    config.sasl = SaslMechanism::Plain;
+    config.sasl = Some(SaslMechanism::ScramSha256);
     let sink = KafkaSink::new(config).unwrap();
     let error = sink.check().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");

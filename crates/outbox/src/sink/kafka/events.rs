@@ -140,6 +140,10 @@ impl ClientContext for ProducerEvents {
         let reason = words(&reason);
         match error.rdkafka_error_code() {
             Some(RDKafkaErrorCode::Fatal) => self.fatal(reason),
+            // librdkafka gives every end of the handshake this code, also a lost connection; only its own codes are "Local".
+            Some(RDKafkaErrorCode::Authentication) if reason.contains("mechanism handshake failed: Local:") => {
+                *lock(&self.connection_failure) = Some(reason);
+            }
             Some(RDKafkaErrorCode::Authentication | RDKafkaErrorCode::SaslAuthenticationFailed) => {
                 self.give_up(ProducerTrouble::Denied(reason));
             }

@@ -74,12 +74,19 @@ pub(super) fn cannot_be_made(error: &KafkaError) -> Error {
     Error::new(ErrorKind::Settings, text)
 }
 
+/// Whether an operator must change something before TLS works: a certificate is not accepted, or the port answers without TLS. A broker that
+/// hangs up in the handshake may be about to restart.
+fn is_of_tls(reason: &str) -> bool {
+    let causes = ["certificate", "unknown ca", "alert access denied", "wrong version number", "packet length too long", "http request"];
+    causes.iter().any(|cause| reason.contains(cause))
+}
+
 /// Why no broker can be used.
 pub(super) fn unusable(config: &KafkaConfig, trouble: Option<&ProducerTrouble>, within: Duration) -> Error {
     let place = &config.place;
     match trouble {
         Some(ProducerTrouble::Denied(_)) => Error::new(ErrorKind::Denied, described(config, trouble)),
-        Some(ProducerTrouble::Unreachable(reason)) if reason.contains("SSL") => {
+        Some(ProducerTrouble::Unreachable(reason)) if is_of_tls(reason) => {
             let text = format!("TLS with Kafka at {place} fails: {reason}; correct the address (kafka:// is without TLS) or sink_ca_file");
             Error::new(ErrorKind::Denied, text)
         }
@@ -104,5 +111,32 @@ pub(super) fn described(config: &KafkaConfig, trouble: Option<&ProducerTrouble>)
             "Kafka at {place} has not acknowledged within {timeout:?}: a partition may have no leader, or fewer replicas in sync than \
              min.insync.replicas"
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What librdkafka says, with OpenSSL 3.
+    #[test]
+    fn tls_that_fails_needs_an_operator_and_a_broker_that_hangs_up_does_not() {
+        let config = KafkaConfig::from_url("kafkas://host", "/").unwrap();
+        let kind = |reason: &str| unusable(&config, Some(&ProducerTrouble::Unreachable(reason.to_owned())), Duration::from_secs(1)).kind();
+        for reason in [
+            "ssl://host:9092/bootstrap: SSL handshake failed: error:0A000086:SSL routines::certificate verify failed: broker certificate",
+            "ssl://host:9092/bootstrap: Failed to verify broker certificate: hostname mismatch",
+            "ssl://host:9092/bootstrap: SSL handshake failed: error:0A00010B:SSL routines::wrong version number: connecting to a PLAINTEXT",
+            "ssl://host:9092/1: SSL handshake failed: error:0A000418:SSL routines::tlsv1 alert unknown ca: SSL alert number 48",
+        ] {
+            assert_eq!(kind(reason), ErrorKind::Denied, "{reason}");
+        }
+        for reason in [
+            "ssl://host:9092/bootstrap: SSL handshake failed: Disconnected: connection closed by peer: connecting to a PLAINTEXT broker listener?",
+            "ssl://host:9092/bootstrap: SSL handshake failed: SSL transport error: Connection timed out",
+            "ssl://host:9092/bootstrap: Connect to ipv4#127.0.0.1:9092 failed: Connection refused",
+        ] {
+            assert_eq!(kind(reason), ErrorKind::Unavailable, "{reason}");
+        }
     }
 }
