@@ -253,6 +253,51 @@ async fn an_event_that_ends_the_producer_is_the_only_one_to_blame() {
     assert_eq!(sink.deliver(batch.clone().into()).await, Acceptance::all(&batch));
 }
 
+/// Regression: each topic had five seconds of its own, whatever the time of the batch.
+#[tokio::test]
+async fn topics_that_no_broker_answers_for_do_not_extend_the_time_of_a_batch() {
+    let harness = Harness::new(Arc::new(Cluster::start(1)), 1);
+    let sink = harness.sink(|config| {
+        (config.topic, config.timeout) = (Template::parse("{aggregatetype}").unwrap(), Duration::from_secs(1));
+    });
+    let of = |event: Delivery, topic: &str| Delivery { aggregate_type: topic.into(), ..event };
+    let first = [of(firsts(1..=1).remove(0), &harness.topic)];
+    assert_eq!(sink.deliver(first.clone().into()).await, Acceptance::all(&first));
+    harness.lose_answers(true).await;
+    let batch: Vec<_> = firsts(2..=5)
+        .into_iter()
+        .map(|event| {
+            let topic = unique("unanswered");
+            of(event, &topic)
+        })
+        .collect();
+    let begun = Instant::now();
+    let answer = sink.deliver(batch.into()).await;
+    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+    assert_eq!(answer.apart.len(), 4, "{answer:?}");
+    assert!(answer.refusals().all(|refusal| !refusal.permanent), "{answer:?}");
+    assert!(answer.refusals().any(|refusal| refusal.message.contains("whether there is a topic unanswered")), "{answer:?}");
+}
+
+/// Successors that are refused behind it would be kept by a broker that does not know the producer yet.
+#[tokio::test]
+async fn no_successor_of_an_aggregates_first_event_arrives_before_it() {
+    let harness = Harness::new(Arc::new(Cluster::start(1)), 1);
+    let sink = KafkaSink::new(harness.config()).unwrap();
+    // More than fit into one request.
+    let large = |event: Delivery| Delivery { payload: Payload::Json("1".repeat(100 << 10)), ..event };
+    for turn in 0..10_u64 {
+        harness.answer(&[RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED]);
+        let batch: Vec<_> = deliveries(&format!("new-{turn}"), 1, 8).into_iter().map(large).collect();
+        let answer = sink.deliver(batch.clone().into()).await;
+        assert_eq!(answer.apart[&1].0, 0, "{answer:?}");
+        let key = format!("new-{turn}");
+        let arrived = harness.received().await;
+        assert!(arrived.iter().all(|message| message.key != key), "turn {turn}: {:?}", ids(&arrived));
+        assert_eq!(sink.deliver(batch.clone().into()).await, Acceptance::all(&batch));
+    }
+}
+
 /// No event has a reason of its own, and the outage must be noticed.
 #[tokio::test]
 async fn a_user_without_the_right_to_a_producer_is_an_outage() {

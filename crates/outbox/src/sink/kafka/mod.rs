@@ -1,11 +1,12 @@
 //! Kafka, by librdkafka.
 //!
-//! Order: a batch is handed over at once, except for aggregates that are new to the producer, and the brokers get one request at a time from each connection. librdkafka repeats a request of
-//! unknown fate before the next one. If an event fails, no event behind it is sent: the producer is given up. So an aggregate's events may be
+//! Order: a batch is handed over at once, except that an aggregate that is new to the producer is begun with one event, and the brokers get
+//! one request at a time from each connection. librdkafka repeats a request of unknown fate before the next one. If an event fails, no event behind it is sent: the producer is given up. So an aggregate's events may be
 //! repeated, but none comes for the first time before the ones that it must follow.
 
 mod config;
 mod events;
+mod known;
 mod outcome;
 mod producer;
 mod refusal;
@@ -26,7 +27,7 @@ use self::outcome::BatchOutcome;
 use self::producer::{HandoverFailure, KafkaProducer, KafkaRecord};
 use self::refusal::described;
 use self::reports::{BatchReports, EventFate};
-use super::connection::Connection;
+use super::connection::{ANSWER_WITHIN, Connection};
 use super::message::BrokerMessage;
 use super::{Acceptance, Refusal, Sink, SinkLimits};
 use crate::{Delivery, Error, Result};
@@ -201,9 +202,7 @@ impl KafkaSink {
         missing: &mut BTreeMap<String, Refusal>,
     ) -> Result<(), HandoverError> {
         let topic = self.config.topic.unescaped(event);
-        if let Some(refusal) = self.topic_refusal(live, &topic, missing).await {
-            return Err(HandoverError::Event(refusal));
-        }
+        self.find_topic(live, &topic, deadline, missing).await?;
         let message = BrokerMessage::new(event, &self.config.source, self.config.mode);
         let key = self.config.key.unescaped(event);
         let (headers, header_bytes) = headers(&message);
@@ -243,23 +242,45 @@ impl KafkaSink {
         }
     }
 
-    /// Why the topic takes nothing, if that is known before anything is sent.
-    async fn topic_refusal(&self, live: &KafkaProducer, topic: &str, missing: &mut BTreeMap<String, Refusal>) -> Option<Refusal> {
+    /// Finds out whether the topic takes events, before anything is sent to it.
+    async fn find_topic(
+        &self,
+        live: &KafkaProducer,
+        topic: &str,
+        deadline: Instant,
+        missing: &mut BTreeMap<String, Refusal>,
+    ) -> Result<(), HandoverError> {
         if let Some(refusal) = missing.get(topic) {
-            return Some(refusal.clone());
+            return Err(HandoverError::Event(refusal.clone()));
         }
         if !is_name(topic) {
-            return Some(Refusal::permanent(format!(
+            return Err(HandoverError::Event(Refusal::permanent(format!(
                 "{}: the event's topic would be {:?}, and a topic has at most 249 ASCII letters, digits, dots, _ and -: give sink_to other \
                  fields",
                 self.name,
                 crate::one_line(topic, 100)
-            )));
+            ))));
         }
-        let code = live.topic_error(topic).await?;
-        let refusal = refusal::of(&self.config, code, topic, 0, false, live.trouble().as_ref());
+        if live.knows_topic(topic) {
+            return Ok(());
+        }
+        // Many topics that no broker answers for would hold the batch up for a multiple of its time.
+        let now = Instant::now();
+        if now >= deadline {
+            live.time_is_over();
+        }
+        if live.is_given_up() {
+            return Err(HandoverError::Producer);
+        }
+        let code = tokio::select! {
+            biased;
+            () = live.given_up() => return Err(HandoverError::Producer),
+            code = live.topic_error(topic, ANSWER_WITHIN.min(deadline - now)) => code,
+        };
+        let Some(code) = code else { return Ok(()) };
+        let refusal = refusal::of_topic(&self.config, code, topic, live.trouble().as_ref());
         missing.insert(topic.to_owned(), refusal.clone());
-        Some(refusal)
+        Err(HandoverError::Event(refusal))
     }
 }
 
@@ -330,9 +351,9 @@ impl Sink for KafkaSink {
     async fn check(&self) -> Result<()> {
         let live = self.live().await?;
         let Some(topic) = self.config.topic.fixed() else { return Ok(()) };
-        match live.topic_error(topic).await {
+        match live.topic_error(topic, ANSWER_WITHIN).await {
             None => Ok(()),
-            Some(code) => Err(Error::new(refusal::kind(code), refusal::of(&self.config, code, topic, 0, false, None).message)),
+            Some(code) => Err(Error::new(refusal::kind(code), refusal::of_topic(&self.config, code, topic, None).message)),
         }
     }
 

@@ -64,6 +64,17 @@ pub(super) fn of(config: &KafkaConfig, code: Code, topic: &str, bytes: usize, al
     }
 }
 
+/// Why nothing is sent to a topic, before it was tried.
+pub(super) fn of_topic(config: &KafkaConfig, code: Code, topic: &str, trouble: Option<&ProducerTrouble>) -> Refusal {
+    match code {
+        Code::OperationTimedOut => Refusal::retryable(format!(
+            "Kafka at {}: no broker has answered in time whether there is a topic {topic}, and nothing was sent to it",
+            config.place
+        )),
+        code => of(config, code, topic, 0, false, trouble),
+    }
+}
+
 /// The error without the value of a setting, which may be a secret.
 pub(super) fn cannot_be_made(error: &KafkaError) -> Error {
     let what = match error {
@@ -117,6 +128,14 @@ pub(super) fn described(config: &KafkaConfig, trouble: Option<&ProducerTrouble>)
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_topic_that_is_not_answered_for_has_its_own_text() {
+        let config = KafkaConfig::from_url("kafka://host", "/").unwrap();
+        let refusal = of_topic(&config, Code::OperationTimedOut, "orders", None);
+        assert!(!refusal.permanent && refusal.message.contains("whether there is a topic orders"), "{refusal:?}");
+        assert!(of_topic(&config, Code::UnknownTopic, "orders", None).message.contains("create topic orders"));
+    }
 
     /// What librdkafka says, with OpenSSL 3.
     #[test]
