@@ -285,12 +285,13 @@ async fn no_successor_of_an_aggregates_first_event_arrives_before_it() {
     let harness = Harness::new(Arc::new(Cluster::start(1)), 1);
     let sink = KafkaSink::new(harness.config()).unwrap();
     // More than fit into one request.
-    let large = |event: Delivery| Delivery { payload: Payload::Json("1".repeat(100 << 10)), ..event };
-    for turn in 0..10_u64 {
+    let large = |event: Delivery| Delivery { payload: Payload::Text("1".repeat(100 << 10)), ..event };
+    for turn in 1..=10_u32 {
         harness.answer(&[RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED]);
-        let batch: Vec<_> = deliveries(&format!("new-{turn}"), 1, 8).into_iter().map(large).collect();
+        let batch: Vec<_> =
+            deliveries(&format!("new-{turn}"), 1, 8).into_iter().map(|event| large(Delivery { aggregate: turn.into(), ..event })).collect();
         let answer = sink.deliver(batch.clone().into()).await;
-        assert_eq!(answer.apart[&1].0, 0, "{answer:?}");
+        assert_eq!(answer.apart[&turn.into()].0, 0, "{answer:?}");
         let key = format!("new-{turn}");
         let arrived = harness.received().await;
         assert!(arrived.iter().all(|message| message.key != key), "turn {turn}: {:?}", ids(&arrived));

@@ -164,8 +164,9 @@ impl KafkaConfig {
             .set("enable.idempotence", "true")
             // An event that fails for good ends the producer, so that its successors are not sent.
             .set("enable.gapless.guarantee", "true")
-            // A broker that does not know the producer yet accepts any first request. So a second one in flight could be accepted although
-            // the first is refused, and its events would come before those that they must follow.
+            // A broker that does not know the producer yet accepts any first request, also the second of two. One in flight is not enough
+            // to prevent that, because librdkafka has one more written behind it: an aggregate that is new to a producer is begun with one
+            // event. With more in flight, more would have to be repeated.
             .set("max.in.flight.requests.per.connection", "1")
             .set("linger.ms", "2")
             .set("batch.size", REQUEST_BYTES.to_string())

@@ -1,8 +1,9 @@
 //! Kafka, by librdkafka.
 //!
 //! Order: a batch is handed over at once, except that an aggregate that is new to the producer is begun with one event, and the brokers get
-//! one request at a time from each connection. librdkafka repeats a request of unknown fate before the next one. If an event fails, no event behind it is sent: the producer is given up. So an aggregate's events may be
-//! repeated, but none comes for the first time before the ones that it must follow.
+//! one request at a time from each connection. librdkafka repeats a request of unknown fate before the next one. If an event fails, the
+//! producer is given up with all that waits in it. So an aggregate's events may be repeated, but none comes for the first time before the ones
+//! that it must follow.
 
 mod config;
 mod events;
@@ -108,7 +109,7 @@ impl KafkaSink {
         let settled = loop {
             let others_wait = self.hand_over(live, batch, outcome, &reports, deadline).await;
             let settled = settle(live, &reports, deadline).await;
-            if !others_wait || settled != Settled::Reported {
+            if !others_wait || settled != BatchEnd::Reported {
                 break settled;
             }
         };
@@ -117,8 +118,8 @@ impl KafkaSink {
     }
 
     /// Adds the fates to the outcome.
-    fn judge(&self, live: &KafkaProducer, batch: &[Delivery], outcome: &mut BatchOutcome, fates: &[EventFate], settled: Settled) -> bool {
-        let (trouble, ended_by_others) = (live.trouble(), live.ended_by_others(settled == Settled::OutOfTime));
+    fn judge(&self, live: &KafkaProducer, batch: &[Delivery], outcome: &mut BatchOutcome, fates: &[EventFate], settled: BatchEnd) -> bool {
+        let (trouble, ended_by_others) = (live.trouble(), live.ended_by_others(settled == BatchEnd::OutOfTime));
         // Of a batch that was tried in part, what was not tried is not the cause.
         let is_tried = fates.iter().any(|fate| matches!(fate, EventFate::Failed(_) | EventFate::Open));
         let without_answer = |by_others: bool| {
@@ -286,7 +287,7 @@ impl KafkaSink {
 
 /// How the wait for reports ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Settled {
+enum BatchEnd {
     /// Each event has its report, and the producer can go on.
     Reported,
     /// The producer was given up within this batch's time.
@@ -296,14 +297,14 @@ enum Settled {
 }
 
 /// Waits for the reports of what was handed over.
-async fn settle(live: &KafkaProducer, reports: &BatchReports, deadline: Instant) -> Settled {
+async fn settle(live: &KafkaProducer, reports: &BatchReports, deadline: Instant) -> BatchEnd {
     let settled = tokio::select! {
         biased;
-        () = live.given_up() => if Instant::now() < deadline { Settled::GivenUp } else { Settled::OutOfTime },
-        () = reports.settled() => return Settled::Reported,
+        () = live.given_up() => if Instant::now() < deadline { BatchEnd::GivenUp } else { BatchEnd::OutOfTime },
+        () = reports.settled() => return BatchEnd::Reported,
         () = sleep_until(deadline) => {
             live.time_is_over();
-            Settled::OutOfTime
+            BatchEnd::OutOfTime
         }
     };
     // An event without a report even then is one of unknown fate.

@@ -52,9 +52,6 @@ pub(super) fn of(config: &KafkaConfig, code: Code, topic: &str, bytes: usize, al
         Code::TopicAuthorizationFailed => {
             retryable(format!("this user has no right to topic {topic}: correct the user, or give it Write and Describe on the topic"))
         }
-        Code::ClusterAuthorizationFailed => {
-            retryable("this user may not use an idempotent producer: give it IdempotentWrite on the cluster".to_owned())
-        }
         Code::InvalidRecord | Code::InvalidMessage | Code::PolicyViolation => {
             Refusal::permanent(format!("Kafka at {place}: topic {topic} does not take the event: {code}"))
         }
@@ -115,6 +112,9 @@ pub(super) fn described(config: &KafkaConfig, trouble: Option<&ProducerTrouble>)
              file of sink_password_file: {reason}"
         ),
         Some(ProducerTrouble::Unreachable(reason)) => format!("Kafka at {place} cannot be reached: {reason}"),
+        Some(ProducerTrouble::NoProducer(reason)) => {
+            format!("Kafka at {place}: this user may not use an idempotent producer: give it IdempotentWrite on the cluster: {reason}")
+        }
         Some(ProducerTrouble::Failed(reason)) => format!("Kafka at {place}: the producer cannot go on, and another one is made: {reason}"),
         Some(ProducerTrouble::Abandoned) => format!("Kafka at {place}: another batch was given up, and the producer with it"),
         Some(ProducerTrouble::Unanswered(Some(reason))) => format!("Kafka at {place} has not acknowledged within {timeout:?}: {reason}"),
