@@ -150,6 +150,15 @@ fn the_outbox() {
     assert!(!outbox("store = \"mysql://user:hu/sh@host/db\"").contains("hu"), "a password with a slash in it");
     let plain = outbox("sink = \"amqp://h\"\nsink_ca_file = \"ca.pem\"");
     assert!(plain.contains("sink_ca_file is \"ca.pem\": the address in sink has no TLS; write rediss://"), "{plain}");
+    for file in ["sink_ca_file", "sink_cert_file", "sink_key_file"] {
+        let plain = outbox(&format!("sink = \"kafka://h\"\n{file} = \"f.pem\""));
+        assert!(plain.starts_with(&format!("{file} is \"f.pem\": the address in sink has no TLS; write ")), "{plain}");
+        assert!(plain.contains("kafkas://"), "{plain}");
+    }
+    let userless = outbox("sink = \"kafkas://h\"\nsink_sasl = \"scram-sha-256\"");
+    assert!(userless.contains("sink_sasl is \"scram-sha-256\": the address in sink has no user"), "{userless}");
+    let in_clear = outbox("sink = \"kafka://me@h\"\nsink_sasl = \"plain\"");
+    assert!(in_clear.contains("it would send the password in clear") && in_clear.contains("kafkas://"), "{in_clear}");
     let nobody = outbox("sink = \"redis://h\"\nsink_sentinel_password_file = \"p\"");
     assert!(nobody.contains("the address in sink names no Sentinels; write redis+sentinel://HOST:26379/NAME"), "{nobody}");
     let half = outbox("sink = \"redis+sentinel://h/main\"\nsink_sentinel_username = \"u\"");

@@ -107,9 +107,11 @@ fn lives(sink: &str) {
     stage.all_is_delivered();
     assert_eq!(delivered(&stage, before).0, all + events, "lost");
     let figures = json!({
-        "sink": sink, "events": all, "kills": kills, "stops": stops, "repeated": repeated, "sink_kills": of_the_sink, "rolled_repeated": rolled, "under_load": under_load,
-        "takeover_ms": takeovers.iter().copied().map(millis).max(), "takeovers": takeovers.iter().copied().map(millis).collect::<Vec<_>>(), "gap_ms": millis(gap),
-        "steady_gap_ms": millis(steady),
+        "sink": sink, "events": all, "kills": kills, "stops": stops, "repeated": repeated, "sink_kills": of_the_sink,
+        "rolled_repeated": rolled, "under_load": under_load,
+        "takeover_ms": takeovers.iter().copied().map(millis).max(),
+        "takeovers": takeovers.iter().copied().map(millis).collect::<Vec<_>>(),
+        "gap_ms": millis(gap), "steady_gap_ms": millis(steady),
         "lost": 0, "out_of_order": 0,
     });
     eprintln!("{figures}");

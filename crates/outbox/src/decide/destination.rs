@@ -88,8 +88,8 @@ impl Destination {
         self.probing = Some(send);
     }
 
-    /// Notes an answer that accepted nothing and refused the heads of these aggregates temporarily. Call it once for each answer. Do not
-    /// call it for an answer that accepted something: a refusal together with an acceptance does not show that the destination is down.
+    /// Notes an answer that accepted nothing and refused the heads of these aggregates temporarily, without those that another event is the
+    /// cause of. Call it once for each answer. Do not call it for an answer that accepted something: a refusal together with an acceptance does not show that the destination is down.
     pub(crate) fn refused(&mut self, send: SendId, aggregates: &[AggregateId], said: &str, backoff: Duration, now: Moment) {
         // An answer to a send that was already under way when the destination went down adds no information.
         if aggregates.is_empty() || (self.is_down() && self.probing != Some(send)) {
@@ -180,7 +180,7 @@ impl Destination {
         now: Moment,
         jitter: u64,
     ) -> HeadUpdate {
-        let charged = !refusal.permanent && self.charges(head, options.outage_limit, now);
+        let charged = !refusal.permanent && !refusal.blameless && self.charges(head, options.outage_limit, now);
         let attempts = if refusal.permanent { options.max_attempts } else { head.attempts + u32::from(charged) };
         let error = refusal.message.clone();
         if attempts >= options.max_attempts {
@@ -271,6 +271,18 @@ mod tests {
         assert!(matches!(last, HeadUpdate::Retry { attempts: 2, .. }), "{last:?}");
         let (last, _) = fail(4, &options(), Destination::accepted);
         assert_eq!(last, HeadUpdate::Block { sequence: 1, attempts: 3, error: "503".into() });
+    }
+
+    /// Not even after the longest outage: its own refusal may still be something else.
+    #[test]
+    fn what_another_event_is_the_cause_of_is_never_charged() {
+        let mut destination = Destination::default();
+        destination.accepted(at(10_000));
+        let head = HeadState { attempts: 2, failures: 50, failing_since: Some(at(1)), attempted_at: Some(at(9_000)) };
+        for (refusal, charged) in [(Refusal::blameless("503"), 0), (Refusal::retryable("503"), 1)] {
+            let verdict = destination.verdict(&refusal, head, 1, &PublisherOptions { max_attempts: 4, ..options() }, at(10_001), 0);
+            assert!(matches!(verdict, HeadUpdate::Retry { attempts, failures: 51, .. } if attempts == 2 + charged), "{verdict:?}");
+        }
     }
 
     #[test]

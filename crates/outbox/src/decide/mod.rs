@@ -280,7 +280,7 @@ impl Engine {
             let refused = refused.entry(to.clone()).or_default();
             if refusal.permanent {
                 refused.for_good = true;
-            } else {
+            } else if !refusal.blameless {
                 refused.aggregates.push(event.aggregate);
                 refused.said.clone_from(&refusal.message);
             }

@@ -345,6 +345,29 @@ fn an_answer_that_accepts_something_does_not_say_that_the_destination_is_down() 
     assert_eq!(engine.counters(at(6)).destinations_down, 1, "five refused and nothing accepted");
 }
 
+/// Regression: one event too large for the brokers ended what all others of the batches were sent with, and those were charged until they
+/// were blocked.
+#[test]
+fn events_that_another_one_is_the_cause_of_are_neither_charged_nor_an_outage() {
+    let second = Some(Duration::from_secs(1));
+    let trouble = HeadTrouble { failures: 3, failing_for: second, attempted_ago: second, ..HeadTrouble::default() };
+    for (refusal, charged, down) in [(Refusal::blameless("another"), 0, 0), (Refusal::retryable("503"), 1, 1)] {
+        let mut engine = holding(PublisherOptions { max_attempts: 2, ..options() }, SinkLimits::default());
+        assert_eq!(sent(&read(&mut engine, vec![run(9, HOLD, 1..=1, 1)], at(1_003))).len(), 1);
+        answer(&mut engine, 0, accepted(1), at(1_004));
+        engine.on(EngineInput::Recorded { fenced: vec![] }, at(1_005));
+        let runs = (1..=4).map(|aggregate| EventRun { trouble, ..run(aggregate, HOLD, 1..=1, 1) }).collect();
+        assert_eq!(sent(&read(&mut engine, runs, at(1_505)))[0].1.len(), 4);
+        let apart = (1..=4).map(|aggregate| (aggregate, (0, Some(refusal.clone())))).collect();
+        let actions = answer(&mut engine, 1, Acceptance { events: 4, refusal: None, apart }, at(1_506));
+        let attempts: Vec<_> = recorded(&actions)
+            .iter()
+            .map(|outcome| if let HeadUpdate::Retry { attempts, failures: 4, .. } = outcome.then { attempts } else { 99 })
+            .collect();
+        assert_eq!((attempts, engine.counters(at(1_506)).destinations_down), (vec![charged; 4], down), "{refusal:?}");
+    }
+}
+
 /// An answer counts as one failure, however many aggregates its batch has.
 #[test]
 fn one_answer_doubles_the_wait_for_the_next_probe_once() {

@@ -14,8 +14,8 @@ use crate::sink::{Mode, SaslMechanism};
 const SINKS: &str = "write \"stdout\", file: and a path, such as \"file:events.jsonl\", or an address that begins with nats://, tls:// (NATS), \
                      redis://, rediss://, redis+sentinel://, rediss+sentinel://, amqp://, amqps://, kafka://, kafkas://, http:// or https://";
 
-/// The addresses of Redis and RabbitMQ with TLS.
-const WITH_TLS: [&str; 3] = ["rediss://", "rediss+sentinel://", "amqps://"];
+/// The addresses of Redis, RabbitMQ and Kafka with TLS.
+const WITH_TLS: [&str; 4] = ["rediss://", "rediss+sentinel://", "amqps://", "kafkas://"];
 
 const PAIR: &str = "sink_cert_file and sink_key_file belong together; set both or none";
 
@@ -217,7 +217,7 @@ fn only_where_used(table: &SettingsTable<'_>, url: &str) -> Result<()> {
         (
             [&keys::SINK_CA_FILE, &keys::SINK_CERT_FILE, &keys::SINK_KEY_FILE].as_slice(),
             has_tls,
-            "the address in sink has no TLS; write rediss://, rediss+sentinel:// or amqps://, or remove it",
+            "the address in sink has no TLS; write rediss://, rediss+sentinel://, amqps:// or kafkas://, or remove it",
         ),
         (
             [&keys::SINK_SENTINEL_USERNAME, &keys::SINK_SENTINEL_PASSWORD_FILE].as_slice(),
@@ -239,6 +239,20 @@ fn only_where_used(table: &SettingsTable<'_>, url: &str) -> Result<()> {
     Ok(())
 }
 
+/// Refuses a way to prove the password where there is no user, and one that sends the password where others can read it.
+fn fitting_sasl(table: &SettingsTable<'_>, url: &str) -> Result<()> {
+    let Some(found) = table.find(&keys::SINK_SASL)? else { return Ok(()) };
+    if !url.contains('@') {
+        return Err(found.refuse("the address in sink has no user; write kafkas://USER@HOST:9093, or remove it").into());
+    }
+    if found.text().eq_ignore_ascii_case(SaslMechanism::Plain.name()) && !url.starts_with("kafkas://") {
+        return Err(found
+            .refuse("it would send the password in clear; write the address in sink with kafkas://, or use scram-sha-512")
+            .into());
+    }
+    Ok(())
+}
+
 /// Checks only what keeps a password out; the rest of the address is checked when the sink is created.
 fn remote(table: &SettingsTable<'_>, found: &ResolvedValue, kind: SinkKind) -> Result<RemoteSink> {
     let url = found.text();
@@ -246,9 +260,10 @@ fn remote(table: &SettingsTable<'_>, found: &ResolvedValue, kind: SinkKind) -> R
     if authority.rsplit_once('@').is_some_and(|(user, _)| user.contains(':')) {
         return Err(found.refuse_masked("leave the password out, and put it into a file that sink_password_file names").into());
     }
-    if matches!(kind, SinkKind::Redis | SinkKind::RabbitMq) {
+    if matches!(kind, SinkKind::Redis | SinkKind::RabbitMq | SinkKind::Kafka) {
         only_where_used(table, url)?;
     }
+    fitting_sasl(table, url)?;
     let text = |key: &SettingKey| -> Result<_> { Ok(table.take_if_set(key)?.map(|found| found.text().to_owned())) };
     let flag = |key: &SettingKey| table.take_if_set(key)?.map_or(Ok(false), |found| found.flag());
     let identity = match (table.take_path(&keys::SINK_CERT_FILE)?, table.take_path(&keys::SINK_KEY_FILE)?) {

@@ -124,17 +124,26 @@ pub struct Refusal {
     pub message: String,
     /// How long the destination asked to wait before a retry.
     pub retry_after: Option<Duration>,
+    /// Another event is the cause: this one was not tried, or its fate is unknown, because a failure of the other one ended what both were
+    /// sent with. The attempt is never charged, and does not count towards an outage of the destination. Set it only if the other event is
+    /// refused for a reason that is its own, in this answer or in that of another batch: otherwise an outage is not noticed.
+    pub blameless: bool,
 }
 
 impl Refusal {
     /// A refusal of an event that will never be accepted.
     pub fn permanent(message: impl Into<String>) -> Self {
-        Self { permanent: true, message: message.into(), retry_after: None }
+        Self { permanent: true, message: message.into(), retry_after: None, blameless: false }
     }
 
     /// A refusal of an event that may be accepted later.
     pub fn retryable(message: impl Into<String>) -> Self {
-        Self { permanent: false, message: message.into(), retry_after: None }
+        Self { permanent: false, message: message.into(), retry_after: None, blameless: false }
+    }
+
+    /// A refusal of an event that may be accepted later, and that another event is the cause of; see [`Self::blameless`].
+    pub fn blameless(message: impl Into<String>) -> Self {
+        Self { blameless: true, ..Self::retryable(message) }
     }
 }
 

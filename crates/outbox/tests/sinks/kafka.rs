@@ -205,12 +205,13 @@ async fn what_is_too_large_for_the_brokers_is_found_and_nothing_overtakes_it() {
     let refusal = |aggregate| answer.apart[&aggregate].clone();
     let (accepted, found) = refusal(2);
     let found = found.unwrap();
-    assert!(accepted == 0 && found.permanent && found.message.contains("max.message.bytes"), "{found:?}");
+    assert!(accepted == 0 && found.permanent && !found.blameless && found.message.contains("max.message.bytes"), "{found:?}");
     assert!(found.message.contains("payload_bytes_max"), "{found:?}");
     // The request of the third one may have been written when the second one was refused.
     for (aggregate, most) in [(1, 1), (3, 1)] {
         let (accepted, other) = refusal(aggregate);
-        assert!(accepted <= most && !other.unwrap().permanent, "{answer:?}");
+        let other = other.unwrap();
+        assert!(accepted <= most && !other.permanent && other.blameless, "{answer:?}");
     }
     let arrived = harness.received().await;
     assert!(
@@ -227,6 +228,104 @@ async fn what_is_too_large_for_the_brokers_is_found_and_nothing_overtakes_it() {
         let of: Vec<_> = firsts.iter().filter(|id| id.starts_with(aggregate)).copied().collect();
         assert_eq!(of, [format!("{aggregate}-1"), format!("{aggregate}-2")]);
     }
+}
+
+/// The first event of each of so many aggregates.
+fn firsts(aggregates: std::ops::RangeInclusive<AggregateId>) -> Vec<Delivery> {
+    let first = |aggregate: AggregateId| Delivery { aggregate, ..deliveries(&format!("agg-{aggregate}"), 1, 1).remove(0) };
+    aggregates.map(first).collect()
+}
+
+/// Regression: the events that had waited behind the refused one were charged, although nothing is known against them.
+#[tokio::test]
+async fn an_event_that_ends_the_producer_is_the_only_one_to_blame() {
+    let harness = Harness::new(Arc::new(Cluster::start(1)), 1);
+    let sink = harness.sink(|config| config.topic = Template::parse("{aggregatetype}").unwrap());
+    let topics: Vec<_> = (0..6).map(|_| unique("blame")).collect();
+    topics.iter().for_each(|topic| harness.cluster.create_topic(topic, 1));
+    let batch: Vec<_> =
+        firsts(1..=6).into_iter().zip(&topics).map(|(event, topic)| Delivery { aggregate_type: topic.clone(), ..event }).collect();
+    harness.answer(&[RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED]);
+    let answer = sink.deliver(batch.clone().into()).await;
+    let (others, cause): (Vec<_>, Vec<_>) = answer.refusals().partition(|refusal| refusal.blameless);
+    assert!(cause.len() == 1 && cause[0].message.contains("no right to topic"), "{answer:?}");
+    assert!(!others.is_empty() && others.iter().all(|refusal| !refusal.permanent), "{answer:?}");
+    assert_eq!(sink.deliver(batch.clone().into()).await, Acceptance::all(&batch));
+}
+
+/// Regression: each topic had five seconds of its own, whatever the time of the batch.
+#[tokio::test]
+async fn topics_that_no_broker_answers_for_do_not_extend_the_time_of_a_batch() {
+    let harness = Harness::new(Arc::new(Cluster::start(1)), 1);
+    let sink = harness.sink(|config| {
+        (config.topic, config.timeout) = (Template::parse("{aggregatetype}").unwrap(), Duration::from_secs(1));
+    });
+    let of = |event: Delivery, topic: &str| Delivery { aggregate_type: topic.into(), ..event };
+    let first = [of(firsts(1..=1).remove(0), &harness.topic)];
+    assert_eq!(sink.deliver(first.clone().into()).await, Acceptance::all(&first));
+    harness.lose_answers(true).await;
+    let batch: Vec<_> = firsts(2..=5)
+        .into_iter()
+        .map(|event| {
+            let topic = unique("unanswered");
+            of(event, &topic)
+        })
+        .collect();
+    let begun = Instant::now();
+    let answer = sink.deliver(batch.into()).await;
+    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+    assert_eq!(answer.apart.len(), 4, "{answer:?}");
+    assert!(answer.refusals().all(|refusal| !refusal.permanent), "{answer:?}");
+    assert!(answer.refusals().any(|refusal| refusal.message.contains("whether there is a topic unanswered")), "{answer:?}");
+}
+
+/// Successors that are refused behind it would be kept by a broker that does not know the producer yet.
+#[tokio::test]
+async fn no_successor_of_an_aggregates_first_event_arrives_before_it() {
+    let harness = Harness::new(Arc::new(Cluster::start(1)), 1);
+    let sink = KafkaSink::new(harness.config()).unwrap();
+    // More than fit into one request.
+    let large = |event: Delivery| Delivery { payload: Payload::Text("1".repeat(100 << 10)), ..event };
+    for turn in 1..=10_u32 {
+        harness.answer(&[RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED]);
+        let batch: Vec<_> =
+            deliveries(&format!("new-{turn}"), 1, 8).into_iter().map(|event| large(Delivery { aggregate: turn.into(), ..event })).collect();
+        let answer = sink.deliver(batch.clone().into()).await;
+        assert_eq!(answer.apart[&turn.into()].0, 0, "{answer:?}");
+        let key = format!("new-{turn}");
+        let arrived = harness.received().await;
+        assert!(arrived.iter().all(|message| message.key != key), "turn {turn}: {:?}", ids(&arrived));
+        assert_eq!(sink.deliver(batch.clone().into()).await, Acceptance::all(&batch));
+    }
+}
+
+/// No event has a reason of its own, and the outage must be noticed.
+#[tokio::test]
+async fn a_user_without_the_right_to_a_producer_is_an_outage() {
+    let harness = Harness::new(Arc::new(Cluster::start(1)), 1);
+    harness.cluster.run(|mock| {
+        mock.request_errors(RDKafkaApiKey::InitProducerId, &[RDKafkaRespErr::RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED; 4]);
+    });
+    let sink = KafkaSink::new(harness.config()).unwrap();
+    let answer = sink.deliver(firsts(1..=3).into()).await;
+    assert!(answer.refusals().next().is_some() && answer.refusals().all(|refusal| !refusal.permanent && !refusal.blameless), "{answer:?}");
+}
+
+/// The first batch that is over time ends the producer, and with it what others have handed over later.
+#[tokio::test]
+async fn a_batch_that_another_ones_time_has_ended_is_not_to_blame() {
+    let harness = Harness::new(Arc::new(Cluster::start(1)), 1);
+    let sink = harness.sink(|config| config.timeout = Duration::from_secs(2));
+    let first = firsts(1..=1);
+    assert_eq!(sink.deliver(first.clone().into()).await, Acceptance::all(&first));
+    harness.lose_answers(true).await;
+    let later = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        sink.deliver(firsts(3..=3).into()).await
+    };
+    let (over_time, later) = tokio::join!(sink.deliver(firsts(2..=2).into()), later);
+    let refusal = |answer: &Acceptance, aggregate| answer.apart[&aggregate].1.clone().unwrap();
+    assert!(!refusal(&over_time, 2).blameless && refusal(&later, 3).blameless, "{over_time:?} {later:?}");
 }
 
 /// A producer whose numbers the brokers do not accept, or whose user lost a right, is of no more use.
@@ -330,6 +429,27 @@ async fn what_is_not_acknowledged_in_time_is_refused_with_address_and_timeout() 
     assert_eq!(sink.deliver(rest.clone().into()).await, Acceptance::all(&rest), "by another producer");
 }
 
+/// Regression: the end of a connection counted as wrong credentials, and a publisher did not start while a broker restarted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_that_hangs_up_before_the_login_has_not_refused_the_user() {
+    let broker = Unwelcoming::that_hangs_up().await;
+    let url = format!("kafka://me@{}", broker.address);
+    let sink = KafkaSink::new(KafkaConfig::from_url(&url, "/outbox/test").unwrap().password("hush")).unwrap();
+    let error = sink.check().await.unwrap_err();
+    assert!(error.is_retryable() && !error.to_string().contains("does not accept this user"), "{error}");
+    assert!(error.to_string().contains(&broker.address.to_string()), "{error}");
+}
+
+/// The same while the broker shakes hands for TLS.
+#[tokio::test]
+async fn a_broker_that_hangs_up_in_the_handshake_of_tls_is_away() {
+    let broker = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("kafkas://{}", broker.local_addr().unwrap());
+    tokio::spawn(async move { while broker.accept().await.is_ok() {} });
+    let error = KafkaSink::new(KafkaConfig::from_url(&url, "/outbox/test").unwrap()).unwrap().check().await.unwrap_err();
+    assert!(error.is_retryable(), "{error}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn expired_credentials_are_named_and_a_new_password_is_read() {
     let broker = Unwelcoming::start().await;
@@ -337,7 +457,7 @@ async fn expired_credentials_are_named_and_a_new_password_is_read() {
     std::fs::write(file.path(), "hush-old\n").unwrap();
     let url = format!("kafka://me@{}", broker.address);
     let mut config = KafkaConfig::from_url(&url, "/outbox/test").unwrap().password_file(file.path());
-    config.sasl = SaslMechanism::Plain;
+    config.sasl = Some(SaslMechanism::ScramSha256);
     let sink = KafkaSink::new(config).unwrap();
     let error = sink.check().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");

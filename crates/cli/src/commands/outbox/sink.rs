@@ -93,7 +93,7 @@ fn kafka(remote: &RemoteSink) -> Result<Arc<dyn Sink>> {
     config.tls = tls(remote);
     config.mode = remote.format.unwrap_or(config.mode);
     config.timeout = remote.timeout.unwrap_or(config.timeout);
-    config.sasl = remote.sasl.unwrap_or(config.sasl);
+    config.sasl = remote.sasl;
     if let Some(to) = template(remote)? {
         config.topic = to;
     }

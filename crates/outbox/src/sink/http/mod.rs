@@ -126,7 +126,7 @@ impl HttpSink {
         let message = format!("{} answers {}{advice}{said}", self.name, status.as_u16());
         // Wrong credentials are not the event's fault.
         let later = [401, 403, 408, 425, 429].contains(&status.as_u16());
-        Refusal { permanent: status.is_client_error() && !later, message, retry_after }
+        Refusal { permanent: status.is_client_error() && !later, message, retry_after, blameless: false }
     }
 }
 

@@ -1,5 +1,6 @@
 //! What a producer reports: the fate of each event, failed connections, and that it cannot go on.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use rdkafka::ClientContext;
@@ -11,6 +12,7 @@ use rdkafka::types::RDKafkaErrorCode;
 use tokio::sync::watch;
 
 use super::super::connection::words;
+use super::refusal;
 use super::reports::{EventFate, Ticket};
 
 /// What is wrong with a producer.
@@ -34,13 +36,21 @@ pub(super) struct ProducerEvents {
     open: Mutex<bool>,
     /// The newest failure of a connection.
     connection_failure: Mutex<Option<String>>,
+    /// Whether an event was refused for a reason of its own.
+    event_failed: AtomicBool,
     pub(super) trouble: watch::Sender<Option<ProducerTrouble>>,
     producer: OnceLock<Weak<BaseProducer<ProducerEvents>>>,
 }
 
 impl ProducerEvents {
     pub(super) fn new() -> Self {
-        Self { open: Mutex::new(true), connection_failure: Mutex::default(), trouble: watch::Sender::new(None), producer: OnceLock::new() }
+        Self {
+            open: Mutex::new(true),
+            connection_failure: Mutex::default(),
+            event_failed: AtomicBool::new(false),
+            trouble: watch::Sender::new(None),
+            producer: OnceLock::new(),
+        }
     }
 
     /// Names the producer whose events these are; once.
@@ -56,6 +66,21 @@ impl ProducerEvents {
 
     pub(super) fn connection_failure(&self) -> Option<String> {
         lock(&self.connection_failure).clone()
+    }
+
+    /// Whether an event was refused for a reason of its own: those without such a reason are then not the cause of anything.
+    pub(super) fn event_failed(&self) -> bool {
+        self.event_failed.load(Ordering::SeqCst)
+    }
+
+    /// librdkafka cannot go on. It says so before it reports the event that was refused for good, if that is why.
+    fn fatal(&self, reason: String) {
+        let producer = self.producer.get().and_then(Weak::upgrade);
+        if producer.and_then(|producer| producer.client().fatal_error()).is_some_and(|(code, _)| code == RDKafkaErrorCode::GaplessGuarantee)
+        {
+            self.event_failed.store(true, Ordering::SeqCst);
+        }
+        self.give_up(ProducerTrouble::Failed(reason));
     }
 
     /// Ends the producer, and drops everything that waits in it. The first reason counts.
@@ -114,7 +139,11 @@ impl ClientContext for ProducerEvents {
     fn error(&self, error: KafkaError, reason: &str) {
         let reason = words(&reason);
         match error.rdkafka_error_code() {
-            Some(RDKafkaErrorCode::Fatal) => self.give_up(ProducerTrouble::Failed(reason)),
+            Some(RDKafkaErrorCode::Fatal) => self.fatal(reason),
+            // librdkafka gives every end of the handshake this code, also a lost connection; only its own codes are "Local".
+            Some(RDKafkaErrorCode::Authentication) if reason.contains("mechanism handshake failed: Local:") => {
+                *lock(&self.connection_failure) = Some(reason);
+            }
             Some(RDKafkaErrorCode::Authentication | RDKafkaErrorCode::SaslAuthenticationFailed) => {
                 self.give_up(ProducerTrouble::Denied(reason));
             }
@@ -132,6 +161,9 @@ impl ProducerContext for ProducerEvents {
             Ok(_) => return ticket.report(EventFate::Accepted),
             Err((error, _)) => error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail),
         };
+        if !refusal::is_without_answer(code) {
+            self.event_failed.store(true, Ordering::SeqCst);
+        }
         // Before anybody learns of it: its successors wait in the producer.
         self.give_up(ProducerTrouble::Failed(code.to_string()));
         ticket.report(EventFate::Failed(code));

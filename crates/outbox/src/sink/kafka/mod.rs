@@ -1,11 +1,13 @@
 //! Kafka, by librdkafka.
 //!
-//! Order: a batch is handed over at once, except for aggregates that are new to the producer, and the brokers get one request at a time from each connection. librdkafka repeats a request of
-//! unknown fate before the next one. If an event fails, no event behind it is sent: the producer is given up. So an aggregate's events may be
-//! repeated, but none comes for the first time before the ones that it must follow.
+//! Order: a batch is handed over at once, except that an aggregate that is new to the producer is begun with one event, and the brokers get
+//! one request at a time from each connection. librdkafka repeats a request of unknown fate before the next one. If an event fails, the
+//! producer is given up with all that waits in it. So an aggregate's events may be repeated, but none comes for the first time before the ones
+//! that it must follow.
 
 mod config;
 mod events;
+mod known;
 mod outcome;
 mod producer;
 mod refusal;
@@ -26,7 +28,7 @@ use self::outcome::BatchOutcome;
 use self::producer::{HandoverFailure, KafkaProducer, KafkaRecord};
 use self::refusal::described;
 use self::reports::{BatchReports, EventFate};
-use super::connection::Connection;
+use super::connection::{ANSWER_WITHIN, Connection};
 use super::message::BrokerMessage;
 use super::{Acceptance, Refusal, Sink, SinkLimits};
 use crate::{Delivery, Error, Result};
@@ -104,15 +106,26 @@ impl KafkaSink {
         let deadline = Instant::now() + self.config.timeout;
         let reports = BatchReports::new(batch.len());
         let mut pending = PendingBatch { live, waiting: true };
-        while self.hand_over(live, batch, outcome, &reports, deadline).await && settle(live, &reports, deadline).await {}
-        settle(live, &reports, deadline).await;
+        let settled = loop {
+            let others_wait = self.hand_over(live, batch, outcome, &reports, deadline).await;
+            let settled = settle(live, &reports, deadline).await;
+            if !others_wait || settled != BatchEnd::Reported {
+                break settled;
+            }
+        };
         pending.waiting = false;
-        self.judge(live, batch, outcome, &reports.fates())
+        self.judge(live, batch, outcome, &reports.fates(), settled)
     }
 
     /// Adds the fates to the outcome.
-    fn judge(&self, live: &KafkaProducer, batch: &[Delivery], outcome: &mut BatchOutcome, fates: &[EventFate]) -> bool {
-        let trouble = live.trouble();
+    fn judge(&self, live: &KafkaProducer, batch: &[Delivery], outcome: &mut BatchOutcome, fates: &[EventFate], settled: BatchEnd) -> bool {
+        let (trouble, ended_by_others) = (live.trouble(), live.ended_by_others(settled == BatchEnd::OutOfTime));
+        // Of a batch that was tried in part, what was not tried is not the cause.
+        let is_tried = fates.iter().any(|fate| matches!(fate, EventFate::Failed(_) | EventFate::Open));
+        let without_answer = |by_others: bool| {
+            let reason = described(&self.config, trouble.as_ref());
+            if by_others { Refusal::blameless(reason) } else { Refusal::retryable(reason) }
+        };
         let (mut failed, mut together) = (BTreeMap::new(), false);
         for (index, event) in batch.iter().enumerate() {
             if outcome.is_done(index, event) || failed.contains_key(&event.aggregate) {
@@ -123,12 +136,14 @@ impl KafkaSink {
                     outcome.accepted[index] = true;
                     continue;
                 }
+                EventFate::Failed(code) if refusal::is_without_answer(code) => without_answer(ended_by_others),
                 EventFate::Failed(code) => {
                     together |= !live.singly && refusal::is_of_some_event(code);
                     let topic = self.config.topic.unescaped(event);
                     refusal::of(&self.config, code, &topic, event.bytes(), live.singly, trouble.as_ref())
                 }
-                EventFate::Unsent | EventFate::Open => Refusal::retryable(described(&self.config, trouble.as_ref())),
+                EventFate::Open => without_answer(ended_by_others),
+                EventFate::Unsent => without_answer(ended_by_others || is_tried),
             };
             failed.insert(event.aggregate, (index, refusal));
         }
@@ -188,9 +203,7 @@ impl KafkaSink {
         missing: &mut BTreeMap<String, Refusal>,
     ) -> Result<(), HandoverError> {
         let topic = self.config.topic.unescaped(event);
-        if let Some(refusal) = self.topic_refusal(live, &topic, missing).await {
-            return Err(HandoverError::Event(refusal));
-        }
+        self.find_topic(live, &topic, deadline, missing).await?;
         let message = BrokerMessage::new(event, &self.config.source, self.config.mode);
         let key = self.config.key.unescaped(event);
         let (headers, header_bytes) = headers(&message);
@@ -230,37 +243,73 @@ impl KafkaSink {
         }
     }
 
-    /// Why the topic takes nothing, if that is known before anything is sent.
-    async fn topic_refusal(&self, live: &KafkaProducer, topic: &str, missing: &mut BTreeMap<String, Refusal>) -> Option<Refusal> {
+    /// Finds out whether the topic takes events, before anything is sent to it.
+    async fn find_topic(
+        &self,
+        live: &KafkaProducer,
+        topic: &str,
+        deadline: Instant,
+        missing: &mut BTreeMap<String, Refusal>,
+    ) -> Result<(), HandoverError> {
         if let Some(refusal) = missing.get(topic) {
-            return Some(refusal.clone());
+            return Err(HandoverError::Event(refusal.clone()));
         }
         if !is_name(topic) {
-            return Some(Refusal::permanent(format!(
+            return Err(HandoverError::Event(Refusal::permanent(format!(
                 "{}: the event's topic would be {:?}, and a topic has at most 249 ASCII letters, digits, dots, _ and -: give sink_to other \
                  fields",
                 self.name,
                 crate::one_line(topic, 100)
-            )));
+            ))));
         }
-        let code = live.topic_error(topic).await?;
-        let refusal = refusal::of(&self.config, code, topic, 0, false, live.trouble().as_ref());
+        if live.knows_topic(topic) {
+            return Ok(());
+        }
+        // Many topics that no broker answers for would hold the batch up for a multiple of its time.
+        let now = Instant::now();
+        if now >= deadline {
+            live.time_is_over();
+        }
+        if live.is_given_up() {
+            return Err(HandoverError::Producer);
+        }
+        let code = tokio::select! {
+            biased;
+            () = live.given_up() => return Err(HandoverError::Producer),
+            code = live.topic_error(topic, ANSWER_WITHIN.min(deadline - now)) => code,
+        };
+        let Some(code) = code else { return Ok(()) };
+        let refusal = refusal::of_topic(&self.config, code, topic, live.trouble().as_ref());
         missing.insert(topic.to_owned(), refusal.clone());
-        Some(refusal)
+        Err(HandoverError::Event(refusal))
     }
 }
 
-/// Waits for the reports of what was handed over. Returns whether the producer can go on.
-async fn settle(live: &KafkaProducer, reports: &BatchReports, deadline: Instant) -> bool {
-    tokio::select! {
+/// How the wait for reports ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum BatchEnd {
+    /// Each event has its report, and the producer can go on.
+    Reported,
+    /// The producer was given up within this batch's time.
+    GivenUp,
+    /// This batch's time was over.
+    OutOfTime,
+}
+
+/// Waits for the reports of what was handed over.
+async fn settle(live: &KafkaProducer, reports: &BatchReports, deadline: Instant) -> BatchEnd {
+    let settled = tokio::select! {
         biased;
-        () = live.given_up() => {}
-        () = reports.settled() => return true,
-        () = sleep_until(deadline) => live.time_is_over(),
-    }
+        () = live.given_up() => if Instant::now() < deadline { BatchEnd::GivenUp } else { BatchEnd::OutOfTime },
+        () = reports.settled() => return BatchEnd::Reported,
+        () = sleep_until(deadline) => {
+            live.time_is_over();
+            BatchEnd::OutOfTime
+        }
+    };
     // An event without a report even then is one of unknown fate.
     let _ = timeout(REPORTS_WITHIN, reports.settled()).await;
-    false
+    settled
 }
 
 /// The headers, and their approximate size in bytes.
@@ -303,9 +352,9 @@ impl Sink for KafkaSink {
     async fn check(&self) -> Result<()> {
         let live = self.live().await?;
         let Some(topic) = self.config.topic.fixed() else { return Ok(()) };
-        match live.topic_error(topic).await {
+        match live.topic_error(topic, ANSWER_WITHIN).await {
             None => Ok(()),
-            Some(code) => Err(Error::new(refusal::kind(code), refusal::of(&self.config, code, topic, 0, false, None).message)),
+            Some(code) => Err(Error::new(refusal::kind(code), refusal::of_topic(&self.config, code, topic, None).message)),
         }
     }
 

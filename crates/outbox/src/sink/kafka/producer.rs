@@ -5,7 +5,7 @@
 //! What an old producer had already sent may arrive later. It then is a run of events from the first one that was not acknowledged, so it
 //! only repeats events; none comes before one that it must follow.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,6 +18,7 @@ use tokio::task::spawn_blocking;
 use super::super::connection::ANSWER_WITHIN;
 use super::config::KafkaConfig;
 use super::events::{ProducerEvents, ProducerTrouble};
+use super::known::KnownAggregates;
 use super::refusal;
 use super::reports::Ticket;
 use crate::{AggregateId, Error, ErrorKind, Result};
@@ -26,8 +27,6 @@ use crate::{AggregateId, Error, ErrorKind, Result};
 const SERVE_FOR: Duration = Duration::from_millis(100);
 /// How long each look for an answer takes.
 const ASK_FOR: Duration = Duration::from_millis(200);
-/// The most aggregates that are remembered. A forgotten one costs a batch one more answer.
-const KNOWN_MAX: usize = 100_000;
 /// The most topics that are remembered as existing.
 const TOPICS_MAX: usize = 1_024;
 
@@ -51,8 +50,7 @@ pub(super) struct KafkaProducer {
     /// Whether each request has one event.
     pub(super) singly: bool,
     topics: Mutex<BTreeSet<String>>,
-    /// Aggregates of which this producer had an event acknowledged: the broker of their partition knows it.
-    known: Mutex<HashSet<AggregateId>>,
+    known: Mutex<KnownAggregates>,
 }
 
 impl std::fmt::Debug for KafkaProducer {
@@ -120,22 +118,30 @@ impl KafkaProducer {
         self.base.context().trouble.borrow().clone()
     }
 
+    /// Whether something ended the producer that an event without an answer of its own is not the cause of. `out_of_time`: the time of the
+    /// event's batch is over. An outage is not such a thing, or nobody would notice it.
+    pub(super) fn ended_by_others(&self, out_of_time: bool) -> bool {
+        match self.trouble() {
+            Some(ProducerTrouble::Abandoned) => true,
+            Some(ProducerTrouble::Failed(_)) => self.base.context().event_failed(),
+            // The first batch that is over time ends the producer, and its events are the ones that were not acknowledged.
+            Some(ProducerTrouble::Unanswered(None)) => !out_of_time,
+            _ => false,
+        }
+    }
+
     /// After a batch was acknowledged.
     pub(super) fn reachable(&self) {
         self.base.context().reachable();
     }
 
     pub(super) fn knows(&self, aggregate: AggregateId) -> bool {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).contains(&aggregate)
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).contains(aggregate, Instant::now())
     }
 
     /// An event of each of these was acknowledged.
     pub(super) fn remember(&self, aggregates: impl Iterator<Item = AggregateId>) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= KNOWN_MAX {
-            known.clear();
-        }
-        known.extend(aggregates);
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).remember(aggregates, Instant::now());
     }
 
     /// Hands an event over; it is sent later. Gives the record back if it is not taken.
@@ -156,15 +162,20 @@ impl KafkaProducer {
         })
     }
 
-    /// Asks the brokers for a topic, unless it is known. An event for a topic that does not exist would wait in the producer until its time is
+    /// Whether the topic was found lately.
+    pub(super) fn knows_topic(&self, topic: &str) -> bool {
+        self.topics.lock().unwrap_or_else(PoisonError::into_inner).contains(topic)
+    }
+
+    /// Asks the brokers for a topic for so long, unless it is known. An event for a topic that does not exist would wait in the producer until its time is
     /// over, and end it.
-    pub(super) async fn topic_error(&self, topic: &str) -> Option<RDKafkaErrorCode> {
-        if self.topics.lock().unwrap_or_else(PoisonError::into_inner).contains(topic) {
+    pub(super) async fn topic_error(&self, topic: &str, within: Duration) -> Option<RDKafkaErrorCode> {
+        if self.knows_topic(topic) {
             return None;
         }
         let (base, name) = (Arc::clone(&self.base), topic.to_owned());
         let asked = spawn_blocking(move || {
-            let metadata = base.client().fetch_metadata(Some(&name), ANSWER_WITHIN)?;
+            let metadata = base.client().fetch_metadata(Some(&name), within)?;
             let found = metadata.topics().iter().find(|found| found.name() == name);
             Ok::<_, KafkaError>(found.map_or(Some(RDKafkaErrorCode::UnknownTopicOrPartition), |found| found.error().map(Into::into)))
         });

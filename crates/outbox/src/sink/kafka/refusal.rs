@@ -20,6 +20,11 @@ pub(super) const fn is_of_some_event(code: Code) -> bool {
     is_too_large(code) || matches!(code, Code::InvalidRecord | Code::InvalidMessage | Code::PolicyViolation)
 }
 
+/// Whether the event's fate is unknown, or it was not sent, because the producer was given up.
+pub(super) const fn is_without_answer(code: Code) -> bool {
+    matches!(code, Code::PurgeQueue | Code::PurgeInflight | Code::Fatal | Code::GaplessGuarantee)
+}
+
 /// What can be done about a topic that takes nothing.
 pub(super) const fn kind(code: Code) -> ErrorKind {
     match code {
@@ -47,21 +52,23 @@ pub(super) fn of(config: &KafkaConfig, code: Code, topic: &str, bytes: usize, al
         Code::TopicAuthorizationFailed => {
             retryable(format!("this user has no right to topic {topic}: correct the user, or give it Write and Describe on the topic"))
         }
-        Code::ClusterAuthorizationFailed => {
-            retryable("this user may not use an idempotent producer: give it IdempotentWrite on the cluster".to_owned())
-        }
         Code::InvalidRecord | Code::InvalidMessage | Code::PolicyViolation => {
             Refusal::permanent(format!("Kafka at {place}: topic {topic} does not take the event: {code}"))
         }
-        // Its fate is unknown, or it was not sent.
-        Code::OperationTimedOut
-        | Code::BrokerTransportFailure
-        | Code::PurgeQueue
-        | Code::PurgeInflight
-        | Code::MessageTimedOut
-        | Code::Fatal
-        | Code::GaplessGuarantee => Refusal::retryable(described(config, trouble)),
+        Code::OperationTimedOut | Code::BrokerTransportFailure | Code::MessageTimedOut => Refusal::retryable(described(config, trouble)),
+        code if is_without_answer(code) => Refusal::retryable(described(config, trouble)),
         code => retryable(format!("topic {topic} does not take events now: {code}")),
+    }
+}
+
+/// Why nothing is sent to a topic, before it was tried.
+pub(super) fn of_topic(config: &KafkaConfig, code: Code, topic: &str, trouble: Option<&ProducerTrouble>) -> Refusal {
+    match code {
+        Code::OperationTimedOut => Refusal::retryable(format!(
+            "Kafka at {}: no broker has answered in time whether there is a topic {topic}, and nothing was sent to it",
+            config.place
+        )),
+        code => of(config, code, topic, 0, false, trouble),
     }
 }
 
@@ -75,12 +82,19 @@ pub(super) fn cannot_be_made(error: &KafkaError) -> Error {
     Error::new(ErrorKind::Settings, text)
 }
 
+/// Whether an operator must change something before TLS works: a certificate is not accepted, or the port answers without TLS. A broker that
+/// hangs up in the handshake may be about to restart.
+fn is_of_tls(reason: &str) -> bool {
+    let causes = ["certificate", "unknown ca", "alert access denied", "wrong version number", "packet length too long", "http request"];
+    causes.iter().any(|cause| reason.contains(cause))
+}
+
 /// Why no broker can be used.
 pub(super) fn unusable(config: &KafkaConfig, trouble: Option<&ProducerTrouble>, within: Duration) -> Error {
     let place = &config.place;
     match trouble {
         Some(ProducerTrouble::Denied(_)) => Error::new(ErrorKind::Denied, described(config, trouble)),
-        Some(ProducerTrouble::Unreachable(reason)) if reason.contains("SSL") => {
+        Some(ProducerTrouble::Unreachable(reason)) if is_of_tls(reason) => {
             let text = format!("TLS with Kafka at {place} fails: {reason}; correct the address (kafka:// is without TLS) or sink_ca_file");
             Error::new(ErrorKind::Denied, text)
         }
@@ -98,6 +112,9 @@ pub(super) fn described(config: &KafkaConfig, trouble: Option<&ProducerTrouble>)
              file of sink_password_file: {reason}"
         ),
         Some(ProducerTrouble::Unreachable(reason)) => format!("Kafka at {place} cannot be reached: {reason}"),
+        Some(ProducerTrouble::NoProducer(reason)) => {
+            format!("Kafka at {place}: this user may not use an idempotent producer: give it IdempotentWrite on the cluster: {reason}")
+        }
         Some(ProducerTrouble::Failed(reason)) => format!("Kafka at {place}: the producer cannot go on, and another one is made: {reason}"),
         Some(ProducerTrouble::Abandoned) => format!("Kafka at {place}: another batch was given up, and the producer with it"),
         Some(ProducerTrouble::Unanswered(Some(reason))) => format!("Kafka at {place} has not acknowledged within {timeout:?}: {reason}"),
@@ -105,5 +122,40 @@ pub(super) fn described(config: &KafkaConfig, trouble: Option<&ProducerTrouble>)
             "Kafka at {place} has not acknowledged within {timeout:?}: a partition may have no leader, or fewer replicas in sync than \
              min.insync.replicas"
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_topic_that_is_not_answered_for_has_its_own_text() {
+        let config = KafkaConfig::from_url("kafka://host", "/").unwrap();
+        let refusal = of_topic(&config, Code::OperationTimedOut, "orders", None);
+        assert!(!refusal.permanent && refusal.message.contains("whether there is a topic orders"), "{refusal:?}");
+        assert!(of_topic(&config, Code::UnknownTopic, "orders", None).message.contains("create topic orders"));
+    }
+
+    /// What librdkafka says, with OpenSSL 3.
+    #[test]
+    fn tls_that_fails_needs_an_operator_and_a_broker_that_hangs_up_does_not() {
+        let config = KafkaConfig::from_url("kafkas://host", "/").unwrap();
+        let kind = |reason: &str| unusable(&config, Some(&ProducerTrouble::Unreachable(reason.to_owned())), Duration::from_secs(1)).kind();
+        for reason in [
+            "ssl://host:9092/bootstrap: SSL handshake failed: error:0A000086:SSL routines::certificate verify failed: broker certificate",
+            "ssl://host:9092/bootstrap: Failed to verify broker certificate: hostname mismatch",
+            "ssl://host:9092/bootstrap: SSL handshake failed: error:0A00010B:SSL routines::wrong version number: connecting to a PLAINTEXT",
+            "ssl://host:9092/1: SSL handshake failed: error:0A000418:SSL routines::tlsv1 alert unknown ca: SSL alert number 48",
+        ] {
+            assert_eq!(kind(reason), ErrorKind::Denied, "{reason}");
+        }
+        for reason in [
+            "ssl://host:9092/bootstrap: SSL handshake failed: Disconnected: connection closed by peer: connecting to a PLAINTEXT broker listener?",
+            "ssl://host:9092/bootstrap: SSL handshake failed: SSL transport error: Connection timed out",
+            "ssl://host:9092/bootstrap: Connect to ipv4#127.0.0.1:9092 failed: Connection refused",
+        ] {
+            assert_eq!(kind(reason), ErrorKind::Unavailable, "{reason}");
+        }
     }
 }
