@@ -236,9 +236,14 @@ impl CommitHistory {
     /// Remembers the events that were read: they may be sent from now on.
     pub(super) fn read(&self, runs: &[EventRun]) {
         let mut memory = self.memory();
-        for (run, event) in runs.iter().filter_map(|run| run.events.last().map(|event| (run, event))) {
-            memory.highest_sequence = memory.highest_sequence.max(event.sequence);
+        for run in runs {
             let older = memory.read_before.remove(&run.aggregate);
+            let Some(event) = run.events.last() else {
+                // What was read of it has been deleted since, and not by a mark.
+                memory.read.remove(&run.aggregate);
+                continue;
+            };
+            memory.highest_sequence = memory.highest_sequence.max(event.sequence);
             let before = memory.read.get(&run.aggregate).or(older.as_ref());
             let same = before.filter(|before| before.sequence == event.sequence);
             let known = ConfirmedEvent {
@@ -285,6 +290,7 @@ impl CommitHistory {
                 marked.push(ConfirmedEvent {
                     sequence: through,
                     id: known.id.clone().filter(|_| is_last),
+                    asked_through: through,
                     kept_until_ms: known.kept_until_ms.filter(|_| is_last),
                     confirmed: Instant::now(),
                     ..known.clone()
