@@ -88,6 +88,8 @@ fn answered(error: &dyn DatabaseError) -> Error {
         "53300" => of(ErrorKind::Unavailable, format!("the server has no connection left: raise max_connections or use fewer ({message})")),
         "55P03" => of(ErrorKind::Unavailable, "another session holds a lock: look for a long transaction on the outbox's tables".into()),
         "40001" | "40P01" | "57014" => of(ErrorKind::Unavailable, format!("{message}: try again")),
+        // By the outbox's own functions: the numbers fell back, or a program is older than the outbox.
+        "55000" if message.starts_with("outbox: ") => of(ErrorKind::Schema, not_as_it_was(message)),
         "23505" if error.constraint() == Some("outbox_id_key") => {
             of(ErrorKind::Event, "an event with this id is in the outbox already".into())
         }
@@ -98,6 +100,15 @@ fn answered(error: &dyn DatabaseError) -> Error {
         _ if code.starts_with("22") => of(ErrorKind::Event, message.to_owned()),
         _ => of(ErrorKind::Internal, format!("{message} ({code})")),
     }
+}
+
+/// What a function of the outbox found out of step, and what to do.
+fn not_as_it_was(message: &str) -> String {
+    let message = message.strip_prefix("outbox: ").unwrap_or(message);
+    if message.ends_with("run `shardwise outbox restored`") {
+        return format!("{message} with --epoch-above 0 and, for --sequence-above, the highest sequence that the outbox has ever given");
+    }
+    message.to_owned()
 }
 
 /// A refused insert, in the words of the constraint.

@@ -7,14 +7,24 @@
 //! timeline or database, or to a server that has restarted (which loses commits too, with `synchronous_commit = off` or a copy of its
 //! disk).
 //!
-//! A writer's transaction that was lost before any publisher read it cannot be detected.
+//! What was confirmed before the last touch that is still there is not looked up: the touch proves it. So only what was read or recorded
+//! since then needs a row, and whoever deletes rows by hand is suspected for no longer than one interval between touches.
 //!
 //! Sequences jump, so no number says that an event was there. An event that was read exists if its row does. If the row does not, the event
 //! was delivered and deleted: then its aggregate is done up to it or beyond, by a mark of this publisher whose answer was lost or of the
-//! slot's next holder. If the aggregate does not exist either, it was forgotten: then numbers were drawn up to the event's, and the slot
-//! has another holder or epoch, because only its holder can have delivered the event. Not detected is the loss of an event behind whose
-//! number the next holder of its slot has marked others of the same aggregate before this publisher compares, which takes a TTL; the
-//! earlier loss of its last renewal usually shows that.
+//! slot's next holder. If the aggregate does not exist either, it was forgotten: then numbers were drawn up to the event's, and either this
+//! publisher had asked to mark the event, or the slot has another holder or epoch, because only its holder can have delivered the event.
+//!
+//! The number alone proves little: the log has a sequence object up to 32 numbers ahead, so a standby that lagged may have "drawn" the
+//! number of an event that it never received. Therefore the row of an event that was marked and is to be kept must be there, while its slot
+//! is held and half of its retention is left.
+//!
+//! Not detected, all within one interval between touches:
+//! - the loss of a writer's transaction that no publisher has read;
+//! - the loss of a new aggregate with its mark, if its number is among the up to 32 and delivered events are not kept (`retention` 0, or
+//!   over by half), or the slot has another holder. No later event has the lost number, so consumers refuse nothing;
+//! - the loss of an event behind whose number the next holder of its slot has marked others of the same aggregate before this publisher
+//!   compares, which takes a TTL.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,7 +33,7 @@ use std::time::{Duration, Instant};
 use shardwise::Incarnation;
 use sqlx::PgConnection;
 
-use super::fence::columns;
+use super::confirmed::{ConfirmedEvent, missing_event};
 use crate::store::sql::{StatementError, done_through, signed};
 use crate::store::{EventRun, HeadUpdate, Hold, Outcome, PublisherRegistration};
 use crate::{AggregateId, Error, ErrorKind};
@@ -66,23 +76,6 @@ macro_rules! drawn {
 }
 pub(super) use drawn;
 
-/// $1 keys, $2 sequences, $3 ids (or NULL), $4 whether it was marked, $5 slots and $6 epochs under which it was read. Returns the events
-/// that are missing, different, or not marked; the head of this file says how deleted ones are accounted for.
-const EVENTS: &str = concat!(
-    "SELECT g.key, g.seq FROM unnest($1::text[], $2::bigint[], $3::text[], $4::boolean[], $5::bigint[], $6::bigint[])
-        AS g (key, seq, id, marked, slot, epoch)
-    CROSS JOIN outbox_floor AS f CROSS JOIN outbox_order AS n
-    LEFT JOIN outbox_aggregate AS a ON a.key = g.key
-    LEFT JOIN outbox_head AS h ON h.aggregate = a.id
-    LEFT JOIN outbox AS o ON o.aggregate = a.id AND o.seq = g.seq
-    LEFT JOIN outbox_slot AS s ON s.slot = g.slot AND s.epoch = g.epoch
-    WHERE CASE WHEN a.id IS NULL THEN f.last_value + ",
-    drawn!("n"),
-    " < g.seq OR NOT g.marked AND s.slot IS NOT NULL
-               ELSE coalesce(h.done_seq, 0) < g.seq AND (g.marked OR o.id IS NULL) OR o.id <> g.id END
-    LIMIT 1"
-);
-
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct DatabaseIdentity {
     /// `system identifier/timeline`; `None` if the server does not show it.
@@ -91,19 +84,12 @@ pub(super) struct DatabaseIdentity {
     rest: String,
 }
 
-#[derive(Debug, Clone)]
-struct ConfirmedEvent {
-    key: String,
-    sequence: u64,
-    id: Option<String>,
-    /// Under which it was read.
-    hold: Hold,
-}
-
 #[derive(Debug, Clone, Copy)]
 struct LastTouch {
     micros: i64,
     ttl: Duration,
+    /// Whatever was confirmed before this moment is earlier in the log than this touch.
+    begun: Instant,
     confirmed: Instant,
 }
 
@@ -123,6 +109,8 @@ struct ConfirmedState {
     read: HashMap<AggregateId, ConfirmedEvent>,
     read_before: HashMap<AggregateId, ConfirmedEvent>,
     highest_sequence: u64,
+    /// How long this process keeps delivered events; `None` if it has deleted none yet.
+    retention: Option<Duration>,
 }
 
 /// The changes that the database confirmed. Clones share it.
@@ -202,6 +190,7 @@ impl CommitHistory {
         if fewer > 0 {
             return Ok(Some(format!("the epochs of {fewer} slots that it took")));
         }
+        let mut proven: Option<Instant> = None;
         for (incarnation, seen) in &seen {
             let found: Option<i64> = sqlx::query_scalar(SEEN).bind(incarnation.to_string()).fetch_optional(&mut *conn).await?;
             let is_missing = match found {
@@ -212,17 +201,21 @@ impl CommitHistory {
             if is_missing {
                 return Ok(Some("its last renewal".into()));
             }
+            // A later time than the known one may be another touch, by a clock that was set back.
+            proven = proven.max(found.filter(|found| *found == seen.micros).map(|_| seen.begun));
         }
-        let (slots, epochs) = columns(events.iter().map(|(event, _)| event.hold));
-        let others = events.into_iter().map(|(event, is_marked)| (event.key, (event.sequence.cast_signed(), (event.id, is_marked))));
-        let (keys, (sequences, (ids, marked))): (Vec<_>, (Vec<_>, (Vec<_>, Vec<_>))) = others.unzip();
-        let event = sqlx::query_as(EVENTS).bind(keys).bind(sequences).bind(ids).bind(marked).bind(slots).bind(epochs);
-        let event = event.fetch_optional(conn).await?;
-        Ok(event.map(|(key, sequence): (String, i64)| format!("event {sequence} of {}, or its mark", crate::one_line(&key, 200))))
+        let unproven = events.into_iter().filter(|(event, _)| proven.is_none_or(|proven| event.confirmed >= proven));
+        missing_event(conn, unproven.collect()).await
     }
 
-    pub(super) fn registered(&self, me: &PublisherRegistration, micros: i64) {
-        self.memory().seen.insert(me.incarnation, LastTouch { micros, ttl: me.ttl, confirmed: Instant::now() });
+    /// The publisher was seen, by a call that began then.
+    pub(super) fn registered(&self, me: &PublisherRegistration, micros: i64, begun: Instant) {
+        self.memory().seen.insert(me.incarnation, LastTouch { micros, ttl: me.ttl, begun, confirmed: Instant::now() });
+    }
+
+    /// Delivered events are kept for this long.
+    pub(super) fn keeps(&self, retention: Duration) {
+        self.memory().retention = Some(retention);
     }
 
     /// The publisher has left: its row is no longer expected.
@@ -243,13 +236,44 @@ impl CommitHistory {
     /// Remembers the events that were read: they may be sent from now on.
     pub(super) fn read(&self, runs: &[EventRun]) {
         let mut memory = self.memory();
-        for (run, event) in runs.iter().filter_map(|run| run.events.last().map(|event| (run, event))) {
+        for run in runs {
+            let older = memory.read_before.remove(&run.aggregate);
+            let Some(event) = run.events.last() else {
+                // What was read of it has been deleted since, and not by a mark.
+                memory.read.remove(&run.aggregate);
+                continue;
+            };
             memory.highest_sequence = memory.highest_sequence.max(event.sequence);
-            let known = ConfirmedEvent { key: event.key(), sequence: event.sequence, id: Some(event.id.clone()), hold: run.hold };
+            let before = memory.read.get(&run.aggregate).or(older.as_ref());
+            let same = before.filter(|before| before.sequence == event.sequence);
+            let known = ConfirmedEvent {
+                key: event.key(),
+                sequence: event.sequence,
+                id: Some(event.id.clone()),
+                hold: run.hold,
+                created_ms: event.created_at_unix_ms,
+                // A call that was given up may still be carried out.
+                asked_through: same.map_or(0, |before| before.asked_through),
+                kept_until_ms: same.and_then(|before| before.kept_until_ms),
+                confirmed: Instant::now(),
+            };
             memory.read.insert(run.aggregate, known);
         }
         if memory.read.len() > READ_MAX {
             memory.read_before = std::mem::take(&mut memory.read);
+        }
+    }
+
+    /// Remembers the outcomes that the database is about to be asked to record, behind any comparison. If its answer is lost, they may be
+    /// recorded nevertheless, and their aggregates forgotten. `delete`: delivered events are deleted with their mark.
+    pub(super) fn asked(&self, outcomes: &[Outcome], delete: bool) {
+        let mut memory = self.memory();
+        let ConfirmedState { read, read_before, retention, .. } = &mut *memory;
+        let retention = retention.filter(|_| !delete);
+        for outcome in outcomes {
+            if let Some(known) = read.get_mut(&outcome.aggregate).or_else(|| read_before.get_mut(&outcome.aggregate)) {
+                known.ask(outcome, retention);
+            }
         }
     }
 
@@ -262,8 +286,15 @@ impl CommitHistory {
             let Some(known) = newer.or_else(|| memory.read_before.remove(&outcome.aggregate)) else { continue };
             let through = done_through(outcome).filter(|_| !fenced.contains(&outcome.hold));
             if let Some(through) = through {
-                let id = known.id.clone().filter(|_| through == known.sequence);
-                marked.push(ConfirmedEvent { key: known.key.clone(), sequence: through, id, hold: known.hold });
+                let is_last = through == known.sequence;
+                marked.push(ConfirmedEvent {
+                    sequence: through,
+                    id: known.id.clone().filter(|_| is_last),
+                    asked_through: through,
+                    kept_until_ms: known.kept_until_ms.filter(|_| is_last),
+                    confirmed: Instant::now(),
+                    ..known.clone()
+                });
             }
             // Events behind that sequence may have been sent. A blocked one is the operator's, who may discard it.
             let is_blocked = matches!(outcome.then, HeadUpdate::Block { .. });

@@ -7,6 +7,7 @@
 
 mod clean;
 mod config;
+mod confirmed;
 mod dead_letters;
 mod enqueue;
 mod error;
@@ -249,14 +250,16 @@ impl Store for PostgresStore {
     }
 
     async fn register(&self, me: &PublisherRegistration) -> Result<()> {
+        let begun = Instant::now();
         let seen = call!(self, conn => fence::register(conn, me))?;
-        self.history.registered(me, seen);
+        self.history.registered(me, seen, begun);
         call!(self, conn => history::note(conn, &self.history))
     }
 
     async fn touch(&self, me: &PublisherRegistration) -> Result<TouchReply> {
+        let begun = Instant::now();
         let Some((seen, holds)) = call!(self, conn => fence::touch(conn, me))? else { return Ok(TouchReply::Unknown) };
-        self.history.registered(me, seen);
+        self.history.registered(me, seen, begun);
         self.history.held(me, &holds);
         Ok(TouchReply::Seen(holds))
     }
@@ -284,7 +287,10 @@ impl Store for PostgresStore {
     }
 
     async fn record(&self, me: &PublisherRegistration, outcomes: &[Outcome], delete: bool) -> Result<Vec<Hold>> {
-        let fenced = call!(self, conn => record::record(conn, me, outcomes, delete))?;
+        let fenced = call!(self, conn => async {
+            self.history.asked(outcomes, delete);
+            record::record(conn, me, outcomes, delete).await
+        })?;
         self.history.recorded(outcomes, &fenced);
         Ok(fenced)
     }
@@ -294,6 +300,7 @@ impl Store for PostgresStore {
     }
 
     async fn sweep(&self, retention: Duration, position: i64, limit: usize) -> Result<SweepResult> {
+        self.history.keeps(retention);
         call!(self, conn => sweep::sweep(conn, retention, position, limit))
     }
 

@@ -13,7 +13,11 @@ use crate::common::Outbox;
 use crate::publishing::delivered;
 use crate::shared::{Running, TestSharding, events, eventually, within};
 
+mod restarts;
+
 const LIMIT: Duration = Duration::from_mins(3);
+/// How long delivered events are kept, where they are.
+const RETENTION: Duration = Duration::from_hours(1);
 
 /// A server with a standby, each behind a proxy: one for the clients, one for replication.
 struct Pair {
@@ -90,6 +94,23 @@ fn marked(runs: &[EventRun]) -> Vec<Outcome> {
     runs.iter().map(outcome).collect()
 }
 
+/// A recording is carried out, and its answer does not arrive: the call is given up, and what it asked for is committed by another way.
+async fn recorded_without_an_answer(
+    outbox: &Outbox,
+    clients: &TcpProxy,
+    store: &PostgresStore,
+    me: &PublisherRegistration,
+    runs: &[EventRun],
+    delete: bool,
+) {
+    clients.cut_both();
+    let answer = tokio::time::timeout(Duration::from_secs(1), store.record(me, &marked(runs), delete)).await;
+    assert!(answer.is_err(), "it has an answer: {answer:?}");
+    let direct = outbox.store().await;
+    assert_eq!(direct.record(me, &marked(runs), delete).await.unwrap(), []);
+    direct.close().await;
+}
+
 /// Retries until the server answers.
 async fn touched(store: &PostgresStore, me: &PublisherRegistration) -> shardwise_outbox::Result<TouchReply> {
     let begun = std::time::Instant::now();
@@ -113,6 +134,8 @@ async fn whatever_a_lagging_standby_lacks_of_what_was_confirmed_is_noticed() {
         ("an event that was read", "event 4 of order/a, or its mark"),
         ("an event in whose place is another", "event 4 of order/a, or its mark"),
         ("an event of a new aggregate", "event 4 of order/b, or its mark"),
+        ("a mark of a new aggregate", "event 4 of order/b, or its mark"),
+        ("a mark that was asked for, of a new aggregate", "event 4 of order/b, or its mark"),
     ] {
         let pair = Pair::new(PostgresOptions::default()).await;
         pair.outbox.insert(events("a", 1..=3)).await;
@@ -137,6 +160,22 @@ async fn whatever_a_lagging_standby_lacks_of_what_was_confirmed_is_noticed() {
                 store.place_new(10).await.unwrap();
                 let runs = store.fetch(&me, &request()).await.unwrap().runs;
                 assert!(runs.iter().any(|run| run.through == 4), "{runs:?}");
+            }
+            "a mark of a new aggregate" | "a mark that was asked for, of a new aggregate" => {
+                pair.outbox.insert(events("b", 1..=1)).await;
+                store.place_new(10).await.unwrap();
+                store.sweep(RETENTION, 0, 10).await.unwrap();
+                let runs = store.fetch(&me, &request()).await.unwrap().runs;
+                let new: Vec<_> = runs.into_iter().filter(|run| run.through == 4).collect();
+                if lacks == "a mark of a new aggregate" {
+                    assert_eq!(store.record(&me, &marked(&new), false).await.unwrap(), []);
+                } else {
+                    recorded_without_an_answer(&pair.outbox, &pair.clients, &store, &me, &new, false).await;
+                }
+                // A standby has a sequence object some numbers ahead of what it was told: by that, number 4 was given.
+                let ahead = "SELECT 1 FROM outbox_order WHERE last_value > 4";
+                let standby = Outbox::of(&pair.outbox.database.on(&pair.standby));
+                assert_eq!(standby.execute(ahead).await.len(), 1, "the standby's sequence is behind");
             }
             _ => {
                 pair.outbox.insert(events("a", 4..=4)).await;
