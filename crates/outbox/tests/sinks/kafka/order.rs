@@ -16,7 +16,7 @@ use crate::shared::{Outbox, Running, TestSharding, events, eventually};
 
 const AGGREGATES: u64 = 30;
 /// Turns of the writer, and events of an aggregate in each.
-const TURNS: u64 = 20;
+const TURNS: u64 = 40;
 const EACH: u64 = 10;
 const WRITES_EVERY_MS: u64 = 150;
 const PARTITIONS: i32 = 4;
@@ -45,6 +45,8 @@ fn disturb(harness: &Harness, over: &AtomicBool) -> u32 {
             // What arrives now is kept, and its answer goes down with the connection. Long enough for a turn of the writer.
             harness.cluster.run(|mock| mock.clear_request_errors(RDKafkaApiKey::Produce));
             (0..PARTITIONS).for_each(lead);
+            // Until the producer has learned of it, by a request that is refused.
+            pause(2 * WRITES_EVERY_MS);
             harness.cluster.run(move |mock| mock.broker_round_trip_time(broker, Duration::from_mins(1))).unwrap();
             pause(2 * WRITES_EVERY_MS);
             harness.cluster.run(move |mock| mock.broker_down(broker)).unwrap();
