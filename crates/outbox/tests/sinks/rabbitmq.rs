@@ -20,6 +20,7 @@ use tokio::sync::{Notify, OnceCell};
 use tokio::time::timeout;
 
 use crate::common::{LIMIT, aside, headers, rich, unique};
+use crate::shared::eventually;
 
 /// The sink's limit for one event.
 const EVENT_MAX: usize = 16 << 20;
