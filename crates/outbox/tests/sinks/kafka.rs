@@ -287,12 +287,11 @@ async fn no_successor_of_an_aggregates_first_event_arrives_before_it() {
     // More than fit into one request.
     let large = |event: Delivery| Delivery { payload: Payload::Text("1".repeat(100 << 10)), ..event };
     for turn in 1..=10_u32 {
+        let (aggregate, key) = (AggregateId::from(turn), format!("new-{turn}"));
         harness.answer(&[RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED]);
-        let batch: Vec<_> =
-            deliveries(&format!("new-{turn}"), 1, 8).into_iter().map(|event| large(Delivery { aggregate: turn.into(), ..event })).collect();
+        let batch: Vec<_> = deliveries(&key, 1, 8).into_iter().map(|event| large(Delivery { aggregate, ..event })).collect();
         let answer = sink.deliver(batch.clone().into()).await;
-        assert_eq!(answer.apart[&turn.into()].0, 0, "{answer:?}");
-        let key = format!("new-{turn}");
+        assert_eq!(answer.apart[&aggregate].0, 0, "{answer:?}");
         let arrived = harness.received().await;
         assert!(arrived.iter().all(|message| message.key != key), "turn {turn}: {:?}", ids(&arrived));
         assert_eq!(sink.deliver(batch.clone().into()).await, Acceptance::all(&batch));
