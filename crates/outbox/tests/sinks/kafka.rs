@@ -287,12 +287,11 @@ async fn no_successor_of_an_aggregates_first_event_arrives_before_it() {
     // More than fit into one request.
     let large = |event: Delivery| Delivery { payload: Payload::Text("1".repeat(100 << 10)), ..event };
     for turn in 1..=10_u32 {
+        let (aggregate, key) = (AggregateId::from(turn), format!("new-{turn}"));
         harness.answer(&[RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED]);
-        let batch: Vec<_> =
-            deliveries(&format!("new-{turn}"), 1, 8).into_iter().map(|event| large(Delivery { aggregate: turn.into(), ..event })).collect();
+        let batch: Vec<_> = deliveries(&key, 1, 8).into_iter().map(|event| large(Delivery { aggregate, ..event })).collect();
         let answer = sink.deliver(batch.clone().into()).await;
-        assert_eq!(answer.apart[&turn.into()].0, 0, "{answer:?}");
-        let key = format!("new-{turn}");
+        assert_eq!(answer.apart[&aggregate].0, 0, "{answer:?}");
         let arrived = harness.received().await;
         assert!(arrived.iter().all(|message| message.key != key), "turn {turn}: {:?}", ids(&arrived));
         assert_eq!(sink.deliver(batch.clone().into()).await, Acceptance::all(&batch));
@@ -309,6 +308,7 @@ async fn a_user_without_the_right_to_a_producer_is_an_outage() {
     let sink = KafkaSink::new(harness.config()).unwrap();
     let answer = sink.deliver(firsts(1..=3).into()).await;
     assert!(answer.refusals().next().is_some() && answer.refusals().all(|refusal| !refusal.permanent && !refusal.blameless), "{answer:?}");
+    assert!(answer.refusals().any(|refusal| refusal.message.contains("IdempotentWrite")), "{answer:?}");
 }
 
 /// The first batch that is over time ends the producer, and with it what others have handed over later.

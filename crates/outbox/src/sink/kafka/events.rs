@@ -22,6 +22,8 @@ pub(super) enum ProducerTrouble {
     Unreachable(String),
     /// The brokers do not accept the user. The producer was given up, as it is in all cases below.
     Denied(String),
+    /// The user has no right to an idempotent producer.
+    NoProducer(String),
     /// An event failed, so its successors must not be sent; or librdkafka cannot go on.
     Failed(String),
     /// A batch was not acknowledged in time; with the reason, if no broker could be reached.
@@ -76,11 +78,15 @@ impl ProducerEvents {
     /// librdkafka cannot go on. It says so before it reports the event that was refused for good, if that is why.
     fn fatal(&self, reason: String) {
         let producer = self.producer.get().and_then(Weak::upgrade);
-        if producer.and_then(|producer| producer.client().fatal_error()).is_some_and(|(code, _)| code == RDKafkaErrorCode::GaplessGuarantee)
-        {
-            self.event_failed.store(true, Ordering::SeqCst);
-        }
-        self.give_up(ProducerTrouble::Failed(reason));
+        let trouble = match producer.and_then(|producer| producer.client().fatal_error()) {
+            Some((RDKafkaErrorCode::ClusterAuthorizationFailed, _)) => ProducerTrouble::NoProducer(reason),
+            Some((RDKafkaErrorCode::GaplessGuarantee, _)) => {
+                self.event_failed.store(true, Ordering::SeqCst);
+                ProducerTrouble::Failed(reason)
+            }
+            _ => ProducerTrouble::Failed(reason),
+        };
+        self.give_up(trouble);
     }
 
     /// Ends the producer, and drops everything that waits in it. The first reason counts.

@@ -93,7 +93,7 @@ fn is_of_tls(reason: &str) -> bool {
 pub(super) fn unusable(config: &KafkaConfig, trouble: Option<&ProducerTrouble>, within: Duration) -> Error {
     let place = &config.place;
     match trouble {
-        Some(ProducerTrouble::Denied(_)) => Error::new(ErrorKind::Denied, described(config, trouble)),
+        Some(ProducerTrouble::Denied(_) | ProducerTrouble::NoProducer(_)) => Error::new(ErrorKind::Denied, described(config, trouble)),
         Some(ProducerTrouble::Unreachable(reason)) if is_of_tls(reason) => {
             let text = format!("TLS with Kafka at {place} fails: {reason}; correct the address (kafka:// is without TLS) or sink_ca_file");
             Error::new(ErrorKind::Denied, text)
