@@ -152,7 +152,7 @@ fn the_outbox() {
     assert!(plain.contains("sink_ca_file is \"ca.pem\": the address in sink has no TLS; write rediss://"), "{plain}");
     for file in ["sink_ca_file", "sink_cert_file", "sink_key_file"] {
         let plain = outbox(&format!("sink = \"kafka://h\"\n{file} = \"f.pem\""));
-        assert!(plain.starts_with(&format!("{file} is \"f.pem\": the address in sink has no TLS; write ")), "{plain}");
+        assert!(plain.contains(&format!("{file} is \"f.pem\": the address in sink has no TLS; write ")), "{plain}");
         assert!(plain.contains("kafkas://"), "{plain}");
     }
     let userless = outbox("sink = \"kafkas://h\"\nsink_sasl = \"scram-sha-256\"");
