@@ -140,6 +140,7 @@ mod tests {
             let named = answers.iter().map(|&(place, port)| (place, server(port))).collect();
             most_named(&named).map(|(address, lead)| (address.port, lead))
         };
+        #[expect(clippy::type_complexity, reason = "a table that is read once")]
         let cases: [(&[(usize, u16)], Option<(u16, usize)>); 7] = [
             (&[], None),
             (&[(2, PRESENT)], Some((PRESENT, 1))),

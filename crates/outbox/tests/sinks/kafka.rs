@@ -242,7 +242,9 @@ async fn an_event_that_ends_the_producer_is_the_only_one_to_blame() {
     let harness = Harness::new(Arc::new(Cluster::start(1)), 1);
     let sink = harness.sink(|config| config.topic = Template::parse("{aggregatetype}").unwrap());
     let topics: Vec<_> = (0..6).map(|_| unique("blame")).collect();
-    topics.iter().for_each(|topic| harness.cluster.create_topic(topic, 1));
+    for topic in &topics {
+        harness.cluster.create_topic(topic, 1);
+    }
     let batch: Vec<_> =
         firsts(1..=6).into_iter().zip(&topics).map(|(event, topic)| Delivery { aggregate_type: topic.clone(), ..event }).collect();
     harness.answer(&[RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED]);
