@@ -19,7 +19,7 @@ BEGIN
     END IF;
     -- With an older snapshot it would not see what writers have committed while it waited for them.
     IF current_setting('transaction_isolation') <> 'read committed' THEN
-        RAISE EXCEPTION 'run this file in a transaction of its own with ISOLATION LEVEL READ COMMITTED'
+        RAISE EXCEPTION 'run this file alone in a transaction with ISOLATION LEVEL READ COMMITTED'
             USING ERRCODE = 'invalid_transaction_state';
     END IF;
 END $$;
@@ -37,7 +37,7 @@ DECLARE
     given bigint;
 BEGIN
     LOOP
-        -- The fence's clock stands still within a call.
+        -- The fence's clock does not advance within a call.
         fence_now := outbox_now() + (clock_timestamp() - statement_timestamp());
         SELECT string_agg(p.publisher, ', ' ORDER BY p.publisher) INTO newer FROM outbox_publisher AS p
             WHERE p.schema IS NOT NULL AND fence_now - p.seen_at <= p.ttl AND p.seen_at - fence_now <= p.ttl;
@@ -58,7 +58,7 @@ BEGIN
             END IF;
             PERFORM pg_sleep(0.05);
         END LOOP;
-        -- Each lock only if it comes soon, again and again: nobody waits longer than 3 s behind one of them.
+        -- Each attempt at a lock is short, and repeated: no writer waits longer than 3 s behind one of them.
         BEGIN
             PERFORM set_config('lock_timeout', patience::bigint::text, true);
             LOCK TABLE outbox IN SHARE ROW EXCLUSIVE MODE;

@@ -1,6 +1,6 @@
 -- Schema 5: writers and publishers of schemas 4 and 6 side by side, for the time of an upgrade. Writers draw the sequence of an event behind
 -- the aggregate's lock, from one sequence object for the whole outbox, and still count last_seq, by which publishers of schema 4 read.
--- It stops nobody: it locks no table that writers use, and the publishers' for a moment. 0006 ends the upgrade.
+-- It stops no writer and no publisher: it locks no table that writers use, and the publishers' tables for a moment. 0006 ends the upgrade.
 -- Run it in one transaction, with a search_path that leads to the outbox.
 
 SELECT set_config('search_path',
@@ -20,7 +20,7 @@ BEGIN
     END IF;
     -- With an older snapshot it would not see what writers have committed while it waited for them.
     IF current_setting('transaction_isolation') <> 'read committed' THEN
-        RAISE EXCEPTION 'run this file in a transaction of its own with ISOLATION LEVEL READ COMMITTED'
+        RAISE EXCEPTION 'run this file alone in a transaction with ISOLATION LEVEL READ COMMITTED'
             USING ERRCODE = 'invalid_transaction_state';
     END IF;
 END $$;
@@ -62,7 +62,7 @@ BEGIN
         RETURNING a.id;
     PERFORM set_config('shardwise.strike', '', true);
 END $$;
--- It has the rights of whoever calls it.
+-- It runs with the rights of its caller.
 GRANT EXECUTE ON FUNCTION outbox_strike(bigint[], bigint[]) TO PUBLIC;
 
 DO $$
@@ -112,12 +112,12 @@ BEGIN
     SELECT a.id, a.last_seq, a.drained_seq INTO NEW.aggregate, latest, drained
         FROM outbox_aggregate AS a WHERE a.key = NEW.aggregatetype || '/' || NEW.aggregateid FOR NO KEY UPDATE;
     IF NOT FOUND THEN
-        -- Somebody else may insert it at the same moment: then this waits, and locks that row.
+        -- Another writer may insert it at the same moment: then this waits, and locks that row.
         INSERT INTO outbox_aggregate AS a (key, last_seq) VALUES (NEW.aggregatetype || '/' || NEW.aggregateid, 1)
             ON CONFLICT (key) DO UPDATE SET last_seq = a.last_seq
             RETURNING a.id, a.last_seq, a.drained_seq, a.xmax = '0'::xid INTO NEW.aggregate, latest, drained, is_new;
     END IF;
-    -- Drawn by a statement of its own, behind the wait for the lock. Writers of schema 4 count by themselves, and may have come further than
+    -- Drawn by a separate statement, after the wait for the lock. Writers of schema 4 count by themselves, and may have come further than
     -- the sequence: it catches up.
     LOOP
         SELECT f.last_value + nextval('outbox_order') INTO NEW.seq FROM outbox_floor AS f;

@@ -20,7 +20,7 @@ BEGIN
     END IF;
     -- With an older snapshot it would not see what writers have committed while it waited for them.
     IF current_setting('transaction_isolation') <> 'read committed' THEN
-        RAISE EXCEPTION 'run this file in a transaction of its own with ISOLATION LEVEL READ COMMITTED'
+        RAISE EXCEPTION 'run this file alone in a transaction with ISOLATION LEVEL READ COMMITTED'
             USING ERRCODE = 'invalid_transaction_state';
     END IF;
 END $$;
@@ -50,7 +50,7 @@ BEGIN
             END IF;
             PERFORM pg_sleep(0.05);
         END LOOP;
-        -- Each lock only if it comes soon, again and again: nobody waits longer than 3 s behind one of them.
+        -- Each attempt at a lock is short, and repeated: no writer waits longer than 3 s behind one of them.
         BEGIN
             PERFORM set_config('lock_timeout', patience::bigint::text, true);
             LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE;
@@ -109,12 +109,12 @@ BEGIN
     SELECT a.id, a.last_seq, a.drained_seq INTO NEW.aggregate, latest, drained
         FROM outbox_aggregate AS a WHERE a.key = NEW.aggregatetype || '/' || NEW.aggregateid FOR NO KEY UPDATE;
     IF NOT FOUND THEN
-        -- Somebody else may insert it at the same moment: then this waits, and locks that row.
+        -- Another writer may insert it at the same moment: then this waits, and locks that row.
         INSERT INTO outbox_aggregate AS a (key, last_seq) VALUES (NEW.aggregatetype || '/' || NEW.aggregateid, 1)
             ON CONFLICT (key) DO UPDATE SET last_seq = a.last_seq
             RETURNING a.id, a.last_seq, a.drained_seq, a.xmax = '0'::xid INTO NEW.aggregate, latest, drained, is_new;
     END IF;
-    -- Drawn by a statement of its own, behind the wait for the lock. Writers of schema 4 count by themselves, and may have come further than
+    -- Drawn by a separate statement, after the wait for the lock. Writers of schema 4 count by themselves, and may have come further than
     -- the sequence: it catches up.
     LOOP
         SELECT f.last_value + nextval('outbox_order') INTO NEW.seq FROM outbox_floor AS f;

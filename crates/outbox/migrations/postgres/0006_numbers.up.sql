@@ -21,7 +21,7 @@ BEGIN
     END IF;
     -- With an older snapshot it would not see what writers have committed while it waited for them.
     IF current_setting('transaction_isolation') <> 'read committed' THEN
-        RAISE EXCEPTION 'run this file in a transaction of its own with ISOLATION LEVEL READ COMMITTED'
+        RAISE EXCEPTION 'run this file alone in a transaction with ISOLATION LEVEL READ COMMITTED'
             USING ERRCODE = 'invalid_transaction_state';
     END IF;
     -- A writer that comes now would still run the trigger of schema 4. A new outbox has no writers.
@@ -45,7 +45,7 @@ DECLARE
     highest bigint;
 BEGIN
     LOOP
-        -- The fence's clock stands still within a call.
+        -- The fence's clock does not advance within a call.
         fence_now := outbox_now() + (clock_timestamp() - statement_timestamp());
         SELECT string_agg(p.publisher, ', ' ORDER BY p.publisher) INTO former FROM outbox_publisher AS p
             WHERE p.schema IS NULL AND fence_now - p.seen_at <= p.ttl AND p.seen_at - fence_now <= p.ttl;
@@ -54,7 +54,7 @@ BEGIN
                 'outbox: publishers of an earlier version are alive (%s). The outbox stays at schema 5, where writers and all publishers go on: upgrade these publishers, then run `shardwise outbox init` again',
                 former);
         END IF;
-        -- Whoever writes at this moment may have begun under schema 4; whoever comes later has not. Readers are waited for as well, because the
+        -- A transaction that writes at this moment may have begun under schema 4; a later one has not. Readers are waited for as well, because the
         -- table's lock below would wait for them with all writers behind it; VACUUM is not, because it gives way by itself.
         SELECT coalesce(array_agg(DISTINCT virtualtransaction), '{}') INTO users FROM pg_locks
             WHERE locktype = 'relation' AND database = here AND relation = 'outbox'::regclass AND mode <> 'ShareUpdateExclusiveLock'
@@ -69,9 +69,9 @@ BEGIN
             END IF;
             PERFORM pg_sleep(0.05);
         END LOOP;
-        -- Nobody counts by itself any more, so it is above everything that writers of schema 4 gave.
+        -- No writer of schema 4 is left, so this is above every number that they gave.
         highest := (SELECT max(last_seq) FROM outbox_aggregate);
-        -- Each lock only if it comes soon, again and again: nobody waits longer than 3 s behind one of them.
+        -- Each attempt at a lock is short, and repeated: no writer waits longer than 3 s behind one of them.
         BEGIN
             PERFORM set_config('lock_timeout', patience::bigint::text, true);
             -- First, as writers take them. For its constraints.
@@ -221,7 +221,7 @@ BEGIN
         -- the aggregate is not on the list.
         SELECT a.id, CASE WHEN a.last_seq ~<> a.drained_seq THEN a.last_seq END INTO NEW.aggregate, latest
             FROM %1$s.outbox_aggregate AS a WHERE a.key ~= (NEW.aggregatetype ~|| '/' ~|| NEW.aggregateid) FOR NO KEY UPDATE;
-        -- Drawn by a statement of its own, behind the wait for the lock. The tickets of sleepers are read here too, because this transaction
+        -- Drawn by a separate statement, after the wait for the lock. The tickets of sleepers are read here too, because this transaction
         -- has its number now: a publisher that falls asleep later goes on looking until the transactions with earlier numbers have ended.
         NEW.seq := pg_sequence_last_value(%3$L::regclass) ~+ nextval(%4$L::regclass);
         IF NEW.seq ~> latest AND pg_sequence_last_value(%5$L::regclass) ~<= pg_sequence_last_value(%6$L::regclass) THEN
@@ -239,7 +239,7 @@ BEGIN
             NEW.seq := pg_sequence_last_value(%3$L::regclass) ~+ nextval(%4$L::regclass);
             EXIT;
         END IF;
-        -- Somebody else inserted it at the same moment and has committed: look again.
+        -- Another writer inserted it at the same moment and has committed: look again.
     END LOOP;
     IF latest IS NULL THEN
         WITH a AS (
