@@ -122,7 +122,8 @@ async fn touched(store: &PostgresStore, me: &PublisherRegistration) -> shardwise
     }
 }
 
-/// Each kind of data that a lagging standby can lack, separately, with its message.
+/// Each kind of data that a lagging standby can lack, separately, with its message. A new aggregate takes two numbers: the events of the
+/// first one have 2 to 5, and the event of the second one has 6.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whatever_a_lagging_standby_lacks_of_what_was_confirmed_is_noticed() {
     for (lacks, said) in [
@@ -131,11 +132,11 @@ async fn whatever_a_lagging_standby_lacks_of_what_was_confirmed_is_noticed() {
         ("a taking", "the epochs of 8 slots"),
         ("a taking that others repeated", "the epochs of 8 slots"),
         ("a mark", "or its mark"),
-        ("an event that was read", "event 4 of order/a, or its mark"),
-        ("an event in whose place is another", "event 4 of order/a, or its mark"),
-        ("an event of a new aggregate", "event 4 of order/b, or its mark"),
-        ("a mark of a new aggregate", "event 4 of order/b, or its mark"),
-        ("a mark that was asked for, of a new aggregate", "event 4 of order/b, or its mark"),
+        ("an event that was read", "event 5 of order/a, or its mark"),
+        ("an event in whose place is another", "event 5 of order/a, or its mark"),
+        ("an event of a new aggregate", "event 6 of order/b, or its mark"),
+        ("a mark of a new aggregate", "event 6 of order/b, or its mark"),
+        ("a mark that was asked for, of a new aggregate", "event 6 of order/b, or its mark"),
     ] {
         let pair = Pair::new(PostgresOptions::default()).await;
         pair.outbox.insert(events("a", 1..=3)).await;
@@ -159,27 +160,26 @@ async fn whatever_a_lagging_standby_lacks_of_what_was_confirmed_is_noticed() {
                 pair.outbox.insert(events("b", 1..=1)).await;
                 store.place_new(10).await.unwrap();
                 let runs = store.fetch(&me, &request()).await.unwrap().runs;
-                assert!(runs.iter().any(|run| run.through == 4), "{runs:?}");
+                assert!(runs.iter().any(|run| run.through == 6), "{runs:?}");
             }
             "a mark of a new aggregate" | "a mark that was asked for, of a new aggregate" => {
                 pair.outbox.insert(events("b", 1..=1)).await;
                 store.place_new(10).await.unwrap();
                 store.sweep(RETENTION, 0, 10).await.unwrap();
                 let runs = store.fetch(&me, &request()).await.unwrap().runs;
-                let new: Vec<_> = runs.into_iter().filter(|run| run.through == 4).collect();
+                let new: Vec<_> = runs.into_iter().filter(|run| run.through == 6).collect();
                 if lacks == "a mark of a new aggregate" {
                     assert_eq!(store.record(&me, &marked(&new), false).await.unwrap(), []);
                 } else {
                     recorded_without_an_answer(&pair.outbox, &pair.clients, &store, &me, &new, false).await;
                 }
-                // A standby has a sequence object some numbers ahead of what it was told: by that, number 4 was given.
-                let ahead = "SELECT 1 FROM outbox_order WHERE last_value > 4";
+                // A standby has a sequence object some numbers ahead of what it was told: by that, number 6 was given.
+                let ahead = "SELECT 1 FROM outbox_order WHERE last_value > 6";
                 let standby = Outbox::of(&pair.outbox.database.on(&pair.standby));
                 assert_eq!(standby.execute(ahead).await.len(), 1, "the standby's sequence is behind");
             }
             _ => {
                 pair.outbox.insert(events("a", 4..=4)).await;
-                // A new aggregate takes two numbers, so its fourth event has the fifth.
                 assert_eq!(store.fetch(&me, &request()).await.unwrap().runs[0].through, 5);
             }
         }
