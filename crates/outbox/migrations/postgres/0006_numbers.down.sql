@@ -63,8 +63,7 @@ BEGIN
                     USING ERRCODE = 'lock_not_available';
             END IF;
         END;
-        -- Writers and publishers that queued behind the attempt now have as much time as it took at most.
-        -- Writers that had to wait go on for a longer time than they waited.
+        -- Writers and publishers that queued behind the attempt go on for longer than they waited.
         PERFORM pg_sleep(least(9 * patience / 1000, 9));
         patience := least(patience * 1.25, 3000);
     END LOOP;
