@@ -26,26 +26,10 @@ fn alone() -> MutexGuard<'static, ()> {
     ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The number of runs of which one must be in time; all must be clean. A debug build is late as long as other tests keep the machine busy.
-const RUNS: usize = 12;
-
+/// Its times are asserted of a release build with the machine for itself, by `cargo xtask soak demo`: a debug build is late while other tests run.
 #[test]
 fn the_verdict_as_json_is_clean_and_has_exactly_the_promised_fields() {
     let _alone = alone();
-    let verdicts = (0..RUNS).map(|_| clean_verdict());
-    // A TTL and one second from the kill, one second from the start. The documented limits are measured with a release build.
-    let in_time = |verdict: &Value| number(verdict, "takeover_ms") <= 3_000 && number(verdict, "handover_ms") <= 1_000;
-    let mut late = Vec::new();
-    for verdict in verdicts {
-        if in_time(&verdict) {
-            return;
-        }
-        late.push(verdict);
-    }
-    panic!("late each time: {late:#?}");
-}
-
-fn clean_verdict() -> Value {
     let verdict = Place::empty().run(&["demo", "--events", "3000", "--rate", "1000", "--ttl", "2s", "--json"]).well();
     assert_eq!(verdict.lines().count(), 1, "one object and nothing else");
     let verdict: Value = serde_json::from_str(&verdict).unwrap();
@@ -56,8 +40,7 @@ fn clean_verdict() -> Value {
     assert_eq!(number(&verdict, "delivered"), number(&verdict, "events"));
     assert_eq!((number(&verdict, "lost"), number(&verdict, "out_of_order")), (0, 0), "{verdict}");
     assert!(number(&verdict, "repeated_late") <= number(&verdict, "repeated"), "{verdict}");
-    assert!(number(&verdict, "events_per_second") > 0, "{verdict}");
-    verdict
+    assert!(number(&verdict, "takeover_ms") > 0 && number(&verdict, "events_per_second") > 0, "{verdict}");
 }
 
 #[test]

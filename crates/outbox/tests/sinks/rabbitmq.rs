@@ -190,7 +190,7 @@ async fn rabbitmq_is_a_sink() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rabbitmq_with_tls_is_a_sink() {
+async fn the_suite_of_sinks_holds_over_tls() {
     let own = OnceCell::new();
     exercise::sink(async || own.get_or_init(Guarded::start).await.harness().await).await;
 }
