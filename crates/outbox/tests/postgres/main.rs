@@ -16,12 +16,14 @@ mod publishing;
 mod refusals;
 mod retention;
 mod search_paths;
+mod serializable;
 #[path = "../common/mod.rs"]
 mod shared;
 mod strikes;
 mod suite;
 mod trigger;
 mod upgrade;
+mod upgrade_prepared;
 mod version_4;
 mod waking;
 mod writers;

@@ -18,7 +18,7 @@ use crate::shared::{Running, SLOTS, TestSharding, events, eventually, within};
 
 const LIMIT: Duration = Duration::from_mins(3);
 
-async fn publisher(outbox: &Outbox, sink: &ScriptedSink, sharding: TestSharding) -> Running {
+pub(crate) async fn publisher(outbox: &Outbox, sink: &ScriptedSink, sharding: TestSharding) -> Running {
     let options = PublisherOptions { poll: Duration::from_millis(100), ..PublisherOptions::default() };
     Running::start(
         OutboxPublisher::new(Arc::new(outbox.store().await), Arc::new(sink.clone()), Arc::new(sharding)).unwrap().options(options).unwrap(),

@@ -51,7 +51,7 @@ impl Log {
         })
     }
 
-    fn different(&self) -> usize {
+    pub(crate) fn different(&self) -> usize {
         self.0.lock().unwrap().iter().map(|arrival| arrival.id.as_str()).collect::<HashSet<_>>().len()
     }
 
@@ -62,7 +62,7 @@ impl Log {
     }
 
     /// Waits until everything that was committed is there; each aggregate's events must have come in the order of their commits.
-    async fn is_complete(&self, outbox: &Outbox) {
+    pub(crate) async fn is_complete(&self, outbox: &Outbox) {
         let written = written(outbox).await;
         eventually("everything that was committed arrives", LIMIT, async || self.different() >= written).await;
         let (mut seen, mut orders) = (HashSet::new(), BTreeMap::<String, Vec<(u64, u64)>>::new());
@@ -83,7 +83,7 @@ async fn written(outbox: &Outbox) -> usize {
 }
 
 /// An event whose payload is its place in the order of the commits, which a second table counts behind the aggregate's lock.
-async fn write(conn: &mut PgConnection, aggregate: &str) -> Result<(), sqlx::Error> {
+pub(crate) async fn write(conn: &mut PgConnection, aggregate: &str) -> Result<(), sqlx::Error> {
     let id = format!("{aggregate}-{:032x}", rand::random::<u128>());
     insert(conn, NewEvent::new("order", aggregate, "OrderChanged", "0").with_id(id.clone())).await?;
     let place = "WITH place AS (INSERT INTO truth AS t (key, n) VALUES ($1, 1) ON CONFLICT (key) DO UPDATE SET n = t.n + 1 RETURNING n)
@@ -132,17 +132,21 @@ impl Writers {
 }
 
 /// Runs a file as another migration tool does.
-fn migrating(outbox: &Outbox, sql: &str) -> JoinHandle<Result<(), String>> {
+pub(crate) fn migrating(outbox: &Outbox, sql: &str) -> JoinHandle<Result<(), String>> {
     let (database, sql) = (outbox.database.clone(), format!("BEGIN; {sql}; COMMIT"));
     tokio::spawn(async move { database.execute(&sql).await.map(drop).map_err(|error| error.to_string()) })
 }
 
-async fn migrated(what: &str, migration: JoinHandle<Result<(), String>>) {
+pub(crate) async fn migrated(what: &str, migration: JoinHandle<Result<(), String>>) {
     within(what, LIMIT, migration).await.unwrap().unwrap_or_else(|error| panic!("{what}: {error}"));
 }
 
 async fn of_schema_4() -> Outbox {
-    let outbox = Outbox::of(&Postgres::shared().await.unwrap().database().await.unwrap());
+    of_schema_4_on(&Postgres::shared().await.unwrap()).await
+}
+
+pub(crate) async fn of_schema_4_on(server: &Arc<Postgres>) -> Outbox {
+    let outbox = Outbox::of(&server.database().await.unwrap());
     for migration in &postgres::MIGRATIONS[..4] {
         migrated("the schema until 4", migrating(&outbox, migration.up)).await;
     }
@@ -150,7 +154,7 @@ async fn of_schema_4() -> Outbox {
     outbox
 }
 
-async fn newer(outbox: &Outbox, name: &str, slots: SlotSet, log: &Log, retention: Duration) -> Running {
+pub(crate) async fn newer(outbox: &Outbox, name: &str, slots: SlotSet, log: &Log, retention: Duration) -> Running {
     let options = PublisherOptions { poll: Duration::from_millis(100), retention, ..PublisherOptions::default() };
     let sharding = TestSharding::of(name, slots);
     let publisher = OutboxPublisher::new(Arc::new(outbox.store().await), Arc::new(log.sink()), Arc::new(sharding)).unwrap();
@@ -158,7 +162,7 @@ async fn newer(outbox: &Outbox, name: &str, slots: SlotSet, log: &Log, retention
 }
 
 /// A transaction that has written and stays open.
-async fn stays_open(outbox: &Outbox, aggregate: &str) -> PgConnection {
+pub(crate) async fn stays_open(outbox: &Outbox, aggregate: &str) -> PgConnection {
     let mut conn = outbox.connection().await;
     conn.execute("BEGIN").await.unwrap();
     write(&mut conn, aggregate).await.unwrap();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use shardwise_outbox::exercise::StoreHarness;
 use shardwise_outbox::{ErrorKind, NewEvent, Store, postgres};
-use sqlx::{Connection, Executor, PgConnection};
+use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 
 use crate::common::{Outbox, insert};
 use crate::shared::{events, eventually, within};
@@ -15,11 +15,11 @@ fn event(id: &str) -> NewEvent {
     NewEvent::new("order", id, "OrderChanged", "{}")
 }
 
-fn code(error: &sqlx::Error) -> String {
+pub(crate) fn code(error: &sqlx::Error) -> String {
     error.as_database_error().and_then(|error| error.code().map(std::borrow::Cow::into_owned)).unwrap()
 }
 
-async fn waits(outbox: &Outbox, count: usize) {
+pub(crate) async fn waits(outbox: &Outbox, count: usize) {
     let sql = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
     eventually("a writer waits", LIMIT, async || outbox.execute(sql).await.len() == count).await;
 }
@@ -76,8 +76,9 @@ async fn several_aggregates_in_one_order_never_meet_a_deadlock_and_in_another_on
     }
 }
 
-async fn begin_repeatable(conn: &mut PgConnection) {
-    conn.execute("BEGIN ISOLATION LEVEL REPEATABLE READ").await.unwrap();
+/// Begins a transaction whose snapshot is that of this moment.
+pub(crate) async fn begin_at(conn: &mut PgConnection, level: &'static str) {
+    conn.execute(AssertSqlSafe(format!("BEGIN ISOLATION LEVEL {level}"))).await.unwrap();
     conn.execute("SELECT 1 FROM outbox_meta").await.unwrap();
 }
 
@@ -85,26 +86,36 @@ async fn begin_repeatable(conn: &mut PgConnection) {
 /// have removed the aggregate from the list since, because its event would be on no list, and if the aggregate is newer than its snapshot.
 #[tokio::test]
 async fn a_repeatable_read_that_comes_second_gets_its_number_or_is_refused_and_loses_nothing() {
+    comes_second("REPEATABLE READ").await;
+}
+
+/// Beside writers under READ COMMITTED the strictest level sees no more than that.
+#[tokio::test]
+async fn a_serializable_transaction_that_comes_second_gets_its_number_or_is_refused_and_loses_nothing() {
+    comes_second("SERIALIZABLE").await;
+}
+
+async fn comes_second(level: &'static str) {
     let outbox = Outbox::new().await;
     outbox.insert(events("a", 1..=1)).await;
     let (mut old, mut other) = (outbox.connection().await, outbox.connection().await);
-    begin_repeatable(&mut old).await;
+    begin_at(&mut old, level).await;
     insert(&mut other, event("a").with_id("other")).await.unwrap();
     postgres::enqueue(&mut old, event("a").with_id("old")).await.unwrap();
     old.execute("COMMIT").await.unwrap();
     let order = outbox.execute("SELECT id FROM outbox ORDER BY seq").await;
     assert_eq!(order, [["a-1"], ["other"], ["old"]].map(|row| row.map(|text| Some(text.to_owned()))));
-    begin_repeatable(&mut old).await;
+    begin_at(&mut old, level).await;
     assert_eq!(crate::publishing::delivered(&outbox).await.len(), 3);
     assert_eq!(outbox.execute("SELECT 1 FROM outbox_head WHERE listed").await.len(), 0, "struck off");
     let refused = postgres::enqueue(&mut old, event("a")).await.unwrap_err();
     assert!(refused.kind() == ErrorKind::Unavailable && refused.is_retryable(), "{refused}");
     old.execute("ROLLBACK").await.unwrap();
-    begin_repeatable(&mut old).await;
+    begin_at(&mut old, level).await;
     insert(&mut other, event("new")).await.unwrap();
     assert_eq!(code(&insert(&mut old, event("new")).await.unwrap_err()), "40001");
     old.execute("ROLLBACK").await.unwrap();
-    begin_repeatable(&mut old).await;
+    begin_at(&mut old, level).await;
     for id in ["a", "new"] {
         insert(&mut old, event(id)).await.unwrap();
     }
