@@ -45,7 +45,7 @@ impl RedisOptions {
         self
     }
 
-    /// Only with TLS, with this certificate.
+    /// Clients and replicas only with TLS, with this certificate and its authority. A second port without TLS is the kit's own.
     #[must_use]
     pub fn with_tls(mut self, identity: &CertIdentity) -> Self {
         self.tls = Some(identity.clone());
@@ -59,8 +59,7 @@ impl RedisOptions {
         self
     }
 
-    fn arguments(&self, folder: &Path, port: u16) -> Vec<String> {
-        let port = port.to_string();
+    fn arguments(&self, folder: &Path, port: u16, plain_port: Option<u16>) -> Vec<String> {
         let mut set = vec![
             ("bind", "127.0.0.1".to_owned()),
             ("dir", folder.display().to_string()),
@@ -69,14 +68,8 @@ impl RedisOptions {
             ("appendfsync", "always".to_owned()),
             ("save", String::new()),
         ];
-        match &self.tls {
-            None => set.push(("port", port)),
-            Some(identity) => {
-                set.extend([("port", "0".to_owned()), ("tls-port", port), ("tls-auth-clients", "no".to_owned())]);
-                set.push(("tls-cert-file", identity.certificate().display().to_string()));
-                set.push(("tls-key-file", identity.key().display().to_string()));
-            }
-        }
+        set.push(("port", plain_port.unwrap_or(port).to_string()));
+        set.extend(self.tls.iter().flat_map(|identity| tls_settings(identity, port)));
         set.extend(self.password.clone().map(|password| ("requirepass", password)));
         let own = self.settings.iter().map(|(name, value)| (name.as_str(), value.clone()));
         // A value of several words is several arguments.
@@ -85,12 +78,26 @@ impl RedisOptions {
     }
 }
 
+/// The settings of a server or a Sentinel with TLS at that port, and with TLS to others.
+pub(crate) fn tls_settings(identity: &CertIdentity, port: u16) -> [(&'static str, String); 6] {
+    [
+        ("tls-port", port.to_string()),
+        ("tls-auth-clients", "no".to_owned()),
+        ("tls-replication", "yes".to_owned()),
+        ("tls-cert-file", identity.certificate().display().to_string()),
+        ("tls-key-file", identity.key().display().to_string()),
+        ("tls-ca-cert-file", identity.authority().display().to_string()),
+    ]
+}
+
 /// One running Redis; killed when dropped.
 #[derive(Debug)]
 pub struct Redis {
-    // Dropped first: the port outlives the process.
+    // Dropped first: the ports outlive the process.
     process: Process,
     _port: Port,
+    /// Where the kit asks, if clients need TLS.
+    plain_port: Option<Port>,
     options: RedisOptions,
 }
 
@@ -104,21 +111,32 @@ impl Redis {
 
     fn launch(options: &RedisOptions) -> Result<Self> {
         let (port, folder) = (Port::reserve()?, folder::temporary("redis")?);
+        let plain_port = options.tls.as_ref().map(|_| Port::reserve()).transpose()?;
         let program = RedisProgram::find(options.is_valkey, &folder)?;
-        let arguments = options.arguments(folder.path(), port.number());
+        let arguments = options.arguments(folder.path(), port.number(), plain_port.as_ref().map(Port::number));
         let clients = (if options.tls.is_some() { "rediss" } else { "redis" }, port.address());
         let process = Launch { clients, ..program.launch(arguments, folder) }.start()?;
-        Ok(Self { process, _port: port, options: options.clone() })
+        Ok(Self { process, _port: port, plain_port, options: options.clone() })
     }
 
-    /// Waits until it listens and, where it can be asked in plain words, has read what it had stored.
+    /// Where it can be asked without TLS: the clients' own address unless they need TLS.
+    pub fn plain_addr(&self) -> SocketAddr {
+        self.plain_port.as_ref().map_or_else(|| self.socket_addr(), Port::address)
+    }
+
+    /// The certificate that clients see, if they need TLS.
+    pub(crate) fn tls(&self) -> Option<&CertIdentity> {
+        self.options.tls.as_ref()
+    }
+
+    /// Waits until it listens and has read what it had stored.
     async fn wait_ready(&self) -> Result<()> {
         let look = async || {
             let text = |error: std::io::Error| error.to_string();
-            let mut stream = TcpStream::connect(self.socket_addr()).await.map_err(text)?;
             if self.options.tls.is_some() {
-                return Ok(());
+                TcpStream::connect(self.socket_addr()).await.map_err(text)?;
             }
+            let mut stream = TcpStream::connect(self.plain_addr()).await.map_err(text)?;
             // Without the password, Redis refuses the request before it says whether all data is loaded.
             let login = self.options.password.as_ref().map(|password| format!("AUTH {password}\r\n")).unwrap_or_default();
             stream.write_all(format!("{login}PING\r\n").as_bytes()).await.map_err(text)?;
@@ -131,11 +149,10 @@ impl Redis {
         self.process.until("it answers", look).await
     }
 
-    /// Sends a command, such as `["CONFIG", "SET", "maxmemory", "1mb"]`, and gives back its answer if that is one text or number. Not over
-    /// TLS.
+    /// Sends a command, such as `["CONFIG", "SET", "maxmemory", "1mb"]`, and gives back its answer if that is one text or number.
     pub async fn command(&self, words: &[&str]) -> Result<String> {
         let login = self.options.password.as_deref().map(|password| vec!["AUTH", password]);
-        command(self.socket_addr(), login.as_deref(), words).await
+        command(self.plain_addr(), login.as_deref(), words).await
     }
 
     /// Kills it if it runs, and starts it on the same port with what it had stored; gives back when it is ready.

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::folder;
 use crate::ports::Port;
 use crate::process::{Launch, Process};
-use crate::redis::{Redis, RedisProgram, command};
+use crate::redis::{Redis, RedisProgram, command, tls_settings};
 use crate::server::{server, started};
 
 /// The name of the primary.
@@ -26,9 +26,11 @@ pub struct Sentinels {
 
 #[derive(Debug)]
 struct Sentinel {
-    // Dropped first: the port outlives the process.
+    // Dropped first: the ports outlive the process.
     process: Process,
     _port: Port,
+    /// Where the kit asks, if clients need TLS.
+    plain_port: Option<Port>,
     /// What its line of the primary must contain before it is ready.
     expected: String,
     /// Its own password.
@@ -45,7 +47,8 @@ struct SentinelPasswords<'a> {
 server!(Sentinel);
 
 impl Sentinels {
-    /// So many Sentinels, a majority of which makes a failover; ready when all know each other and so many replicas of the primary.
+    /// So many Sentinels, a majority of which makes a failover; ready when all know each other and so many replicas of the primary. They
+    /// speak TLS if it does, with its certificate.
     pub async fn start(count: usize, primary: &Redis, replicas: usize) -> Result<Self> {
         Self::launch(count, primary, replicas, None).await
     }
@@ -57,13 +60,13 @@ impl Sentinels {
 
     async fn launch(count: usize, primary: &Redis, replicas: usize, passwords: Option<SentinelPasswords<'_>>) -> Result<Self> {
         let sentinels = started(async || {
-            let launch = |_| Sentinel::launch(count, primary.socket_addr(), replicas, passwords);
+            let launch = |_| Sentinel::launch(count, primary, replicas, passwords);
             (0..count).map(launch).collect::<Result<Vec<_>>>()
         });
         Ok(Self { sentinels: sentinels.await? })
     }
 
-    /// Where they listen, such as `redis://127.0.0.1:PORT`.
+    /// Where they listen, such as `redis://127.0.0.1:PORT`, or `rediss` with TLS.
     pub fn addresses(&self) -> Vec<String> {
         self.sentinels.iter().map(|sentinel| sentinel.address()).collect()
     }
@@ -96,34 +99,41 @@ impl Sentinels {
 }
 
 impl Sentinel {
-    fn launch(count: usize, primary: SocketAddr, replicas: usize, passwords: Option<SentinelPasswords<'_>>) -> Result<Self> {
+    fn launch(count: usize, primary: &Redis, replicas: usize, passwords: Option<SentinelPasswords<'_>>) -> Result<Self> {
         let (port, folder) = (Port::reserve()?, folder::temporary("sentinel")?);
+        let (tls, primary) = (primary.tls(), primary.socket_addr());
+        let plain_port = tls.map(|_| Port::reserve()).transpose()?;
         let configuration = folder.path().join("sentinel.conf");
         let mut text = format!(
             "port {}\nbind 127.0.0.1\ndir {}\nsentinel monitor {MASTER} {} {} {}\n\
              sentinel down-after-milliseconds {MASTER} {DOWN_AFTER_MS}\nsentinel failover-timeout {MASTER} {FAILOVER_MS}\n",
-            port.number(),
+            plain_port.as_ref().unwrap_or(&port).number(),
             folder.path().display(),
             primary.ip(),
             primary.port(),
             count / 2 + 1
         );
+        // Writing to a text does not fail.
+        for (name, value) in tls.iter().flat_map(|identity| tls_settings(identity, port.number())) {
+            let _ = writeln!(text, "{name} {value}");
+        }
         if let Some(SentinelPasswords { servers, sentinels }) = passwords {
-            // Writing to a text does not fail.
             let _ = writeln!(text, "sentinel auth-pass {MASTER} {servers}\nrequirepass {sentinels}\nsentinel sentinel-pass {sentinels}");
         }
         std::fs::write(&configuration, text).map_err(Error::io(configuration.display()))?;
         let program = RedisProgram::find(false, &folder)?;
         let arguments = vec![configuration.display().to_string(), "--sentinel".to_owned()];
         let launch = program.launch(arguments, folder);
-        let process = Launch { clients: ("redis", port.address()), ..launch }.start()?;
+        let process = Launch { clients: (if tls.is_some() { "rediss" } else { "redis" }, port.address()), ..launch }.start()?;
         let expected = format!("status=ok,address={primary},slaves={replicas},sentinels={count}");
-        Ok(Self { process, _port: port, expected, password: passwords.map(|passwords| passwords.sentinels.to_owned()) })
+        let password = passwords.map(|passwords| passwords.sentinels.to_owned());
+        Ok(Self { process, _port: port, plain_port, expected, password })
     }
 
     async fn command(&self, words: &[&str]) -> Result<String> {
         let login = self.password.as_deref().map(|password| vec!["AUTH", password]);
-        command(self.socket_addr(), login.as_deref(), words).await
+        let to = self.plain_port.as_ref().map_or_else(|| self.socket_addr(), Port::address);
+        command(to, login.as_deref(), words).await
     }
 
     /// What it says of the primary, such as `master0:name=main,status=ok,address=127.0.0.1:6379,slaves=2,sentinels=3`.
