@@ -115,6 +115,12 @@ impl Harness {
         config.password("guest").exchange(&self.name).unwrap()
     }
 
+    /// Breaks the sink's connection.
+    pub(crate) async fn hang_up(&self) {
+        self.proxy.reset();
+        eventually("the connection ends", LIMIT, async || self.proxy.open() == 0).await;
+    }
+
     /// All messages in the queue. They return to it, in order, when the connection ends.
     pub(crate) async fn messages(&self) -> Vec<BasicGetMessage> {
         let connection = self.connection().await;

@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use shardwise_outbox::exercise::deliveries;
-use shardwise_outbox::sink::{Acceptance, RedisConfig, RedisSink, Template};
+use shardwise_outbox::sink::{Acceptance, RedisConfig, RedisSink, Template, TlsFiles};
 use shardwise_outbox::{Delivery, ErrorKind, Sink};
-use shardwise_testkit::{Redis, RedisOptions, Sentinels};
+use shardwise_testkit::{Authority, Redis, RedisOptions, Sentinels};
 use tokio::time::timeout;
 
 use crate::common::LIMIT;
@@ -19,6 +19,8 @@ const STREAM: &str = "order.a";
 struct Stage {
     servers: Vec<Redis>,
     sentinels: Sentinels,
+    /// Who signed the certificate of the servers and the Sentinels, if they speak TLS.
+    authority: Option<Authority>,
 }
 
 /// Waits until `condition` gives something.
@@ -44,16 +46,26 @@ impl Stage {
             servers.push(Redis::start(options.clone().replica_of(primary)).await.unwrap());
         }
         let sentinels = Sentinels::start_guarded(3, &servers[0], 2, SERVER_PASSWORD, SENTINEL_PASSWORD).await.unwrap();
-        Self { servers, sentinels }
+        Self { servers, sentinels, authority: None }
+    }
+
+    async fn with_tls() -> Self {
+        let authority = Authority::new().unwrap();
+        let options = RedisOptions::default().with_tls(&authority.server().unwrap());
+        Self { authority: Some(authority), ..Self::new(options).await }
     }
 
     fn hosts(&self) -> String {
-        let hosts: Vec<_> = self.sentinels.addresses().iter().map(|address| address.replace("redis://", "")).collect();
+        let addresses = self.sentinels.addresses();
+        let hosts: Vec<_> = addresses.iter().map(|address| address.split_once("://").unwrap().1).collect();
         hosts.join(",")
     }
 
     fn config(&self) -> RedisConfig {
-        config_at(&format!("redis+sentinel://{}/main", self.hosts()))
+        let scheme = if self.authority.is_some() { "rediss+sentinel" } else { "redis+sentinel" };
+        let mut config = config_at(&format!("{scheme}://{}/main", self.hosts()));
+        config.tls = TlsFiles { ca: self.authority.as_ref().map(Authority::file), identity: None };
+        config
     }
 
     /// Waits until the replicas have what the primary has now.
@@ -71,6 +83,7 @@ impl Stage {
 
     /// The ids of the stream's entries at that server.
     async fn ids(&self, server: SocketAddr) -> Vec<String> {
+        let server = self.servers.iter().find(|one| one.socket_addr() == server).unwrap().plain_addr();
         let client = redis::Client::open(format!("redis://:{SERVER_PASSWORD}@{server}")).unwrap();
         let patient = redis::AsyncConnectionConfig::new().set_connection_timeout(Some(LIMIT)).set_response_timeout(Some(LIMIT));
         let mut connection = client.get_multiplexed_async_connection_with_config(&patient).await.unwrap();
@@ -97,8 +110,7 @@ async fn deliver(sink: &RedisSink, events: &[Delivery]) {
 }
 
 /// The primary dies.
-async fn a_failover_is_followed(options: RedisOptions) {
-    let stage = Stage::new(options).await;
+async fn a_failover_is_followed(stage: Stage) {
     let sink = RedisSink::new(stage.config());
     let events = deliveries("a", 1, 4);
     deliver(&sink, &events[..2]).await;
@@ -114,12 +126,41 @@ async fn a_failover_is_followed(options: RedisOptions) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failover_of_redis_is_followed_and_what_was_replicated_is_there() {
-    a_failover_is_followed(RedisOptions::default()).await;
+    a_failover_is_followed(Stage::new(RedisOptions::default()).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failover_of_valkey_is_followed_and_what_was_replicated_is_there() {
-    a_failover_is_followed(RedisOptions::default().valkey()).await;
+    a_failover_is_followed(Stage::new(RedisOptions::default().valkey()).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failover_over_tls_is_followed_and_what_was_replicated_is_there() {
+    a_failover_is_followed(Stage::with_tls().await).await;
+}
+
+/// Without this, a sink that fell back to a connection without TLS would pass too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_certificate_of_the_sentinels_is_checked_and_tls_is_never_left_out() {
+    let stage = Stage::with_tls().await;
+    let trusting = RedisSink::new(stage.config());
+    eventually("they are trusted", async || trusting.check().await.ok()).await;
+    let stranger = Authority::new().unwrap();
+    let mut astray = stage.config();
+    astray.tls = TlsFiles { ca: Some(stranger.file()), identity: None };
+    let plain = config_at(&format!("redis+sentinel://{}/main", stage.hosts()));
+    for (config, expected) in [
+        (astray, "set sink_ca_file to the certificate of its issuer"),
+        (plain, "speaks TLS only: write rediss instead of redis in the address in sink"),
+    ] {
+        let sink = RedisSink::new(config);
+        // One that has not answered in time decides, because it may come back.
+        let error = eventually("it says why", async || sink.check().await.err().filter(|error| !error.is_retryable())).await;
+        assert!(error.kind() == ErrorKind::Denied && error.to_string().contains(expected), "{error}");
+        let answer = sink.deliver(deliveries("a", 1, 1).into()).await;
+        assert!(answer.refusals().next().is_some_and(|refusal| !refusal.permanent), "{answer:?}");
+    }
+    assert!(stage.ids(stage.servers[0].socket_addr()).await.is_empty(), "nothing was added");
 }
 
 /// An operator has another server become the primary: the former one lives on as a replica, and takes nothing.
