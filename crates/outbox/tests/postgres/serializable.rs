@@ -86,7 +86,8 @@ async fn write_all(mut conn: PgConnection, writer: u64, mut chance: StdRng) -> (
     for transaction in 0..TRANSACTIONS {
         let aggregates: BTreeSet<u64> = (0..chance.random_range(1..=2)).map(|_| chance.random_range(0..AGGREGATES)).collect();
         while let Err(error) = write(&mut conn, &aggregates, &format!("w{writer}-{transaction}")).await {
-            assert_eq!(code(&error), "40001", "{error}");
+            // A deadlock with a publisher is possible on a busy machine, and is repeated as well.
+            assert!(["40001", "40P01"].contains(&code(&error).as_str()), "{error}");
             refused += 1;
         }
         written += aggregates.len();

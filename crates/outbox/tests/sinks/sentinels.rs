@@ -110,7 +110,7 @@ async fn deliver(sink: &RedisSink, events: &[Delivery]) {
 }
 
 /// The primary dies.
-async fn a_failover_is_followed(stage: Stage) {
+async fn a_failover_is_followed(stage: &Stage) {
     let sink = RedisSink::new(stage.config());
     let events = deliveries("a", 1, 4);
     deliver(&sink, &events[..2]).await;
@@ -126,17 +126,17 @@ async fn a_failover_is_followed(stage: Stage) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failover_of_redis_is_followed_and_what_was_replicated_is_there() {
-    a_failover_is_followed(Stage::new(RedisOptions::default()).await).await;
+    a_failover_is_followed(&Stage::new(RedisOptions::default()).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failover_of_valkey_is_followed_and_what_was_replicated_is_there() {
-    a_failover_is_followed(Stage::new(RedisOptions::default().valkey()).await).await;
+    a_failover_is_followed(&Stage::new(RedisOptions::default().valkey()).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failover_over_tls_is_followed_and_what_was_replicated_is_there() {
-    a_failover_is_followed(Stage::with_tls().await).await;
+    a_failover_is_followed(&Stage::with_tls().await).await;
 }
 
 /// Without this, a sink that fell back to a connection without TLS would pass too.
