@@ -62,7 +62,11 @@ impl Kafka {
         config.set("bootstrap.servers", self.server.brokers().to_string()).set("group.id", "soak").set("enable.auto.commit", "false");
         config.set("security.protocol", "sasl_ssl").set("ssl.ca.location", self.authority.file().to_str().unwrap());
         config.set("sasl.mechanism", "SCRAM-SHA-512").set("sasl.username", USER).set("sasl.password", PASSWORD);
-        config.set("reconnect.backoff.max.ms", "500").set("fetch.wait.max.ms", "20").set("isolation.level", "read_uncommitted");
+        config.set("reconnect.backoff.max.ms", "500").set("isolation.level", "read_uncommitted");
+        // What the broker cannot read within this time it reads event by event, each time with a look at all that wait.
+        config.set("fetch.wait.max.ms", "500");
+        // The next request waits for this long while there are events to copy; else requests would keep the broker busy.
+        config.set("queued.min.messages", "1").set("fetch.queue.backoff.ms", "20");
         // By default it would go on at the end, and what is between would seem lost by the sink.
         config.set("auto.offset.reset", "error");
         config.create().unwrap()
