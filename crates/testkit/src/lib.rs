@@ -1,7 +1,7 @@
 //! Real servers, certificates and a bad network for tests.
 //!
 //! [`Consul`], [`Etcd`], [`Postgres`], [`PgBouncer`], [`Nats`], [`Redis`] (or Valkey), [`Sentinels`] and [`RabbitMq`] start the servers that `cargo xtask servers` fetched: each with
-//! its own ports and folder, and gone with the test, however that ends. [`Tansu`] is compiled when it is first used. [`Browser`] is Chromium from the same place. Nothing here is
+//! its own ports and folder, and gone with the test, however that ends. [`Nisshi`] is compiled when it is first used. [`Browser`] is Chromium from the same place. Nothing here is
 //! published, and nothing is a mock. [`stays`] judges the workers of a test by the lines that they write.
 
 mod account;
@@ -17,6 +17,7 @@ mod http;
 mod lag;
 mod namespace;
 mod nats;
+mod nisshi;
 mod packages;
 mod pgbouncer;
 mod pods;
@@ -30,7 +31,6 @@ mod sentinels;
 mod server;
 pub mod servers;
 pub mod stays;
-mod tansu;
 mod triggers;
 mod usage;
 
@@ -42,16 +42,16 @@ pub use error::{Error, Result};
 pub use etcd::{Etcd, EtcdCluster, EtcdOptions, KeyAccess};
 pub use lag::Lag;
 pub use nats::{Nats, NatsCluster, NatsOperator, NatsOptions, NatsUser};
+pub use nisshi::{Nisshi, NisshiOptions};
 pub use packages::{node_modules, python_with};
 pub use pgbouncer::PgBouncer;
 pub use pods::{Pod, PodNetwork};
 pub use ports::Port;
 pub use postgres::{Database, Postgres, PostgresOptions};
 pub use process::{Process, pause};
-pub use proxy::{Direction, Speech, TcpProxy};
+pub use proxy::{Direction, Speech, TcpProxy, TlsProxy};
 pub use rabbitmq::{RabbitMq, RabbitMqOptions};
 pub use redis::{Redis, RedisOptions};
 pub use sentinels::Sentinels;
-pub use tansu::{Tansu, TansuOptions};
 pub use triggers::trigger_statements;
 pub use usage::Usage;

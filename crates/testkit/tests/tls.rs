@@ -12,7 +12,9 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::json;
-use shardwise_testkit::{Authority, CertIdentity, Consul, ConsulOptions, Etcd, EtcdOptions};
+use shardwise_testkit::{Authority, CertIdentity, Consul, ConsulOptions, Etcd, EtcdOptions, Port, TlsProxy};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
 
 /// The first line of the answer to a request for `path`, from a server that the authority vouches for; or why there is none.
 fn ask(server: SocketAddr, path: &str, trust: &Path, identity: Option<&CertIdentity>) -> Result<String, String> {
@@ -90,4 +92,24 @@ async fn a_client_refuses_a_server_that_has_expired_or_has_another_name() {
             assert!(error.contains(cause), "{error}");
         }
     }
+}
+
+#[tokio::test]
+async fn a_server_without_tls_has_it_behind_a_proxy() {
+    let (authority, listener) = (Authority::new().unwrap(), TcpListener::bind("127.0.0.1:0").await.unwrap());
+    let proxy = TlsProxy::start(listener.local_addr().unwrap(), &authority.server().unwrap()).await.unwrap();
+    let server = tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut request = [0; 100];
+            if let Ok(1..) = stream.read(&mut request).await {
+                let _ = stream.write_all(b"HTTP/1.0 200 OK\r\n\r\n").await;
+            }
+        }
+    });
+    assert_eq!(asked(proxy.address(), "/", &authority, None).await.as_deref(), Ok(OK));
+    asked(proxy.address(), "/", &Authority::new().unwrap(), None).await.expect_err("trusts another authority");
+    server.abort();
+    let down = Port::reserve().unwrap();
+    let proxy = TlsProxy::start(down.address(), &authority.server().unwrap()).await.unwrap();
+    asked(proxy.address(), "/", &authority, None).await.expect_err("the server is down");
 }

@@ -35,7 +35,7 @@ pub(super) fn run(soak: &SoakRun<'_>) -> Result<SoakReport, TaskFailure> {
     Ok(SoakReport { text: table(&reported), short: shortfall(&reported).into_iter().collect() })
 }
 
-/// The same into Kafka, whose broker is killed as well.
+/// The same into Kafka with TLS and SCRAM, whose broker is killed as well. A wrong password and an unknown CA are tried too.
 pub(super) fn kafka(soak: &SoakRun<'_>) -> Result<SoakReport, TaskFailure> {
     let tests = (0..soak.runs).map(|_| {
         let mut tests = soak.tests("shardwise-cli --test outbox_soak kafka -- --nocapture --test-threads=1 --ignored");
@@ -43,8 +43,9 @@ pub(super) fn kafka(soak: &SoakRun<'_>) -> Result<SoakReport, TaskFailure> {
         tests
     });
     let reported = soak.figures(ALLOWANCE + COMPILING + RUN_MAX, tests)?;
-    let text = "As `outbox`, into a topic of four partitions of Tansu, a broker that speaks Kafka's protocol, which is killed (SIGKILL) every \
-                seven seconds while publishers are killed and stopped: `sink_kills`.\n\n";
+    let text = "As `outbox`, into a topic of four partitions of Nisshi (Tansu before 0.7), a broker that speaks Kafka's protocol, over TLS with \
+                a CA of the test, which a proxy ends in front of it, and with SCRAM-SHA-512. It is killed (SIGKILL) every seven seconds while \
+                publishers are killed and stopped: `sink_kills`.\n\n";
     let fields = format!("{FIELDS} sink_kills");
     Ok(SoakReport { text: text.to_owned() + &rows(&fields, &reported), short: shortfall(&reported).into_iter().collect() })
 }

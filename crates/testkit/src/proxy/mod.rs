@@ -2,6 +2,7 @@
 
 mod connection;
 mod ears;
+mod tls;
 pub(crate) mod udp;
 
 use std::net::SocketAddr;
@@ -15,6 +16,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use ears::RequestKind;
 pub use ears::Speech;
+pub use tls::TlsProxy;
 
 use crate::error::{Error, Result};
 use crate::ports::Port;

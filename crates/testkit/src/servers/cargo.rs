@@ -16,8 +16,9 @@ pub(crate) struct CompiledServer {
     features: &'static str,
 }
 
-/// A broker that speaks Kafka's protocol and keeps everything in a file. Its TLS has no effect in this version.
-pub(crate) const TANSU: CompiledServer = CompiledServer { package: "tansu", version: "0.6.0", features: "libsql" };
+/// A broker that speaks Kafka's protocol and keeps everything in a file. Up to 0.6 it was called Tansu, and refused the second login on a
+/// connection, which librdkafka tries after 54 s. Later versions need Rust 1.96. They have TLS; here `--cert` has no effect.
+pub(crate) const NISSHI: CompiledServer = CompiledServer { package: "nisshi", version: "0.7.0-pre.2", features: "libsql" };
 
 impl CompiledServer {
     /// Its program, compiled if it is not there yet. Of several calls at once one compiles, the others wait for it.

@@ -32,6 +32,16 @@ pub(super) enum ProducerTrouble {
     Abandoned,
 }
 
+impl ProducerTrouble {
+    /// For librdkafka's fatal error with this code.
+    pub(super) fn of_fatal(code: RDKafkaErrorCode, reason: String) -> Self {
+        match code {
+            RDKafkaErrorCode::ClusterAuthorizationFailed => Self::NoProducer(reason),
+            _ => Self::Failed(reason),
+        }
+    }
+}
+
 /// Hears what librdkafka has to say, on the producer's thread.
 pub(super) struct ProducerEvents {
     /// Whether the producer takes events. Locked while one is handed over, so that none is handed over behind a purge.
@@ -75,18 +85,16 @@ impl ProducerEvents {
         self.event_failed.load(Ordering::SeqCst)
     }
 
-    /// librdkafka cannot go on. It says so before it reports the event that was refused for good, if that is why.
-    fn fatal(&self, reason: String) {
+    /// librdkafka cannot go on; `said` is what its event says. The event comes before the report of the message that was refused for good,
+    /// if that is why, but a send may be refused before it, so that one calls this too.
+    pub(super) fn fatal(&self, said: Option<String>) {
         let producer = self.producer.get().and_then(Weak::upgrade);
-        let trouble = match producer.and_then(|producer| producer.client().fatal_error()) {
-            Some((RDKafkaErrorCode::ClusterAuthorizationFailed, _)) => ProducerTrouble::NoProducer(reason),
-            Some((RDKafkaErrorCode::GaplessGuarantee, _)) => {
-                self.event_failed.store(true, Ordering::SeqCst);
-                ProducerTrouble::Failed(reason)
-            }
-            _ => ProducerTrouble::Failed(reason),
-        };
-        self.give_up(trouble);
+        let found = producer.and_then(|producer| producer.client().fatal_error());
+        let (code, text) = found.unwrap_or((RDKafkaErrorCode::Fatal, String::new()));
+        if code == RDKafkaErrorCode::GaplessGuarantee {
+            self.event_failed.store(true, Ordering::SeqCst);
+        }
+        self.give_up(ProducerTrouble::of_fatal(code, said.unwrap_or_else(|| words(&text))));
     }
 
     /// Ends the producer, and drops everything that waits in it. The first reason counts.
@@ -145,7 +153,7 @@ impl ClientContext for ProducerEvents {
     fn error(&self, error: KafkaError, reason: &str) {
         let reason = words(&reason);
         match error.rdkafka_error_code() {
-            Some(RDKafkaErrorCode::Fatal) => self.fatal(reason),
+            Some(RDKafkaErrorCode::Fatal) => self.fatal(Some(reason)),
             // librdkafka gives every end of the handshake this code, also a lost connection; only its own codes are "Local".
             Some(RDKafkaErrorCode::Authentication) if reason.contains("mechanism handshake failed: Local:") => {
                 *lock(&self.connection_failure) = Some(reason);

@@ -155,7 +155,11 @@ impl KafkaProducer {
         sent.map_err(|(error, record)| {
             let failure = match error.rdkafka_error_code() {
                 Some(RDKafkaErrorCode::QueueFull) => HandoverFailure::Full,
-                Some(RDKafkaErrorCode::Fatal) => HandoverFailure::Closed,
+                Some(RDKafkaErrorCode::Fatal) => {
+                    // The event with the reason may come later, and without the reason the batch would seem unacknowledged.
+                    self.base.context().fatal(None);
+                    HandoverFailure::Closed
+                }
                 code => HandoverFailure::Refused(code.unwrap_or(RDKafkaErrorCode::Fail)),
             };
             (failure, record)

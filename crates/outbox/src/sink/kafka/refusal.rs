@@ -11,6 +11,10 @@ use crate::sink::Refusal;
 use crate::sink::connection::words;
 use crate::{Error, ErrorKind};
 
+/// For a user that the brokers give no idempotent producer.
+const NO_PRODUCER: &str =
+    "this user may not use an idempotent producer: give it IdempotentWrite on the cluster, or, from Kafka 3.0 on, Write on the topic";
+
 const fn is_too_large(code: Code) -> bool {
     matches!(code, Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidMessageSize)
 }
@@ -29,7 +33,7 @@ pub(super) const fn is_without_answer(code: Code) -> bool {
 pub(super) const fn kind(code: Code) -> ErrorKind {
     match code {
         Code::UnknownTopicOrPartition | Code::UnknownTopic => ErrorKind::Missing,
-        Code::TopicAuthorizationFailed => ErrorKind::Denied,
+        Code::TopicAuthorizationFailed | Code::ClusterAuthorizationFailed => ErrorKind::Denied,
         _ => ErrorKind::Unavailable,
     }
 }
@@ -52,6 +56,7 @@ pub(super) fn of(config: &KafkaConfig, code: Code, topic: &str, bytes: usize, al
         Code::TopicAuthorizationFailed => {
             retryable(format!("this user has no right to topic {topic}: correct the user, or give it Write and Describe on the topic"))
         }
+        Code::ClusterAuthorizationFailed => retryable(NO_PRODUCER.to_owned()),
         Code::InvalidRecord | Code::InvalidMessage | Code::PolicyViolation => {
             Refusal::permanent(format!("Kafka at {place}: topic {topic} does not take the event: {code}"))
         }
@@ -112,9 +117,7 @@ pub(super) fn described(config: &KafkaConfig, trouble: Option<&ProducerTrouble>)
              file of sink_password_file: {reason}"
         ),
         Some(ProducerTrouble::Unreachable(reason)) => format!("Kafka at {place} cannot be reached: {reason}"),
-        Some(ProducerTrouble::NoProducer(reason)) => {
-            format!("Kafka at {place}: this user may not use an idempotent producer: give it IdempotentWrite on the cluster: {reason}")
-        }
+        Some(ProducerTrouble::NoProducer(reason)) => format!("Kafka at {place}: {NO_PRODUCER}: {reason}"),
         Some(ProducerTrouble::Failed(reason)) => format!("Kafka at {place}: the producer cannot go on, and another one is made: {reason}"),
         Some(ProducerTrouble::Abandoned) => format!("Kafka at {place}: another batch was given up, and the producer with it"),
         Some(ProducerTrouble::Unanswered(Some(reason))) => format!("Kafka at {place} has not acknowledged within {timeout:?}: {reason}"),
@@ -135,6 +138,22 @@ mod tests {
         let refusal = of_topic(&config, Code::OperationTimedOut, "orders", None);
         assert!(!refusal.permanent && refusal.message.contains("whether there is a topic orders"), "{refusal:?}");
         assert!(of_topic(&config, Code::UnknownTopic, "orders", None).message.contains("create topic orders"));
+    }
+
+    /// Brokers before 3.0 refuse the producer's number and, if the right was taken away later, each of its requests.
+    #[test]
+    fn a_user_without_an_idempotent_producer_is_told_which_right_is_missing() {
+        let config = KafkaConfig::from_url("kafka://app@host", "/").unwrap();
+        let trouble = ProducerTrouble::of_fatal(Code::ClusterAuthorizationFailed, "Failed to acquire idempotence PID".into());
+        let error = unusable(&config, Some(&trouble), Duration::from_secs(1));
+        assert_eq!((error.kind(), kind(Code::ClusterAuthorizationFailed)), (ErrorKind::Denied, ErrorKind::Denied));
+        let refusal = of(&config, Code::ClusterAuthorizationFailed, "orders", 1, true, None);
+        assert!(!refusal.permanent && !refusal.blameless, "{refusal:?}");
+        for text in [error.to_string(), described(&config, Some(&trouble)), refusal.message] {
+            assert!(text.contains("give it IdempotentWrite on the cluster") && text.lines().count() == 1, "{text}");
+        }
+        let other = ProducerTrouble::of_fatal(Code::OutOfOrderSequenceNumber, "gap".into());
+        assert_eq!(other, ProducerTrouble::Failed("gap".into()));
     }
 
     /// What librdkafka says, with OpenSSL 3.
