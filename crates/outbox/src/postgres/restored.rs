@@ -43,13 +43,14 @@ const LIFT_FLOOR: &str = concat!(
     " < $1"
 );
 
-/// The enabled subscriptions that bring rows into the outbox. Of `pg_subscription` everyone may read these columns, but on PostgreSQL 13 not
+/// The subscriptions that bring rows into the outbox: those that are enabled, and those that still apply a transaction, whose rows `HIGHEST`
+/// would not see. Of `pg_subscription` everyone may read these columns, but on PostgreSQL 13 not
 /// its `oid`.
 const SUBSCRIPTIONS: &str = "SELECT string_agg(DISTINCT p.subname::text, ', ')
     FROM pg_subscription_rel AS r
     JOIN pg_stat_subscription AS s ON s.subid = r.srsubid
     JOIN pg_subscription AS p ON p.subname = s.subname AND p.subdbid = (SELECT oid FROM pg_database WHERE datname = current_database())
-    WHERE p.subenabled AND r.srrelid IN ('outbox'::regclass, 'outbox_aggregate'::regclass)";
+    WHERE (p.subenabled OR s.pid IS NOT NULL) AND r.srrelid IN ('outbox'::regclass, 'outbox_aggregate'::regclass)";
 
 /// $1 sequence. Counted before anything is raised.
 const WAITING: &str = "SELECT count(*) FROM (
@@ -92,7 +93,7 @@ fn refuse_subscriptions(names: Option<String>) -> Result<(), Error> {
     let Some(names) = names else { return Ok(()) };
     let text = format!(
         "rows come into it by logical replication ({names}): stop the writers and publishers of the source, wait until all its rows are here, run ALTER \
-         SUBSCRIPTION … DISABLE, then run this again"
+         SUBSCRIPTION … DISABLE, and when its worker has ended, after a moment, run this again"
     );
     Err(Error::new(ErrorKind::Schema, text))
 }

@@ -42,6 +42,13 @@ async fn copy_of(source: &Outbox, server: &Arc<Postgres>) -> Outbox {
     copy
 }
 
+/// No row comes from here on.
+async fn ends(copy: &Outbox) {
+    copy.execute("ALTER SUBSCRIPTION copying DISABLE").await;
+    let works = "SELECT 1 FROM pg_stat_subscription WHERE subname = 'copying' AND pid IS NOT NULL";
+    eventually("the subscription's worker ends", LIMIT, async || copy.execute(works).await.is_empty()).await;
+}
+
 async fn arrives(copy: &Outbox, id: &str) {
     let there = format!("SELECT 1 FROM outbox WHERE id = '{id}'");
     eventually("the row arrives", LIMIT, async || !copy.execute(&there).await.is_empty()).await;
@@ -133,7 +140,7 @@ async fn a_copy_takes_no_event_and_sends_none_before_it_is_restored() {
         let told = "rows come into it by logical replication (copying): stop the writers and publishers of the source";
         assert!(error.kind() == ErrorKind::Schema && error.to_string().contains(told), "{error}");
         is_refused(&mut writer, "a").await;
-        copy.execute("ALTER SUBSCRIPTION copying DISABLE").await;
+        ends(&copy).await;
         store.restored(0, above.cast_unsigned()).await.unwrap();
         assert!(!store.status().await.unwrap().needs_restored);
         store.close().await;
@@ -151,7 +158,7 @@ async fn a_publisher_that_works_in_a_copy_ends_when_a_row_comes() {
     let source = Outbox::on(&server).await;
     source.insert(events("a", 1..=3)).await;
     let copy = copy_of(&source, &server).await;
-    copy.execute("ALTER SUBSCRIPTION copying DISABLE").await;
+    ends(&copy).await;
     let store = copy.store().await;
     store.restored(0, 0).await.unwrap();
     let sink = ScriptedSink::accepting();
@@ -163,7 +170,7 @@ async fn a_publisher_that_works_in_a_copy_ends_when_a_row_comes() {
     assert!(error.kind() == ErrorKind::Schema && error.to_string().contains("outbox_floor is not set"), "{error}");
     is_refused(&mut copy.connection().await, "a").await;
     arrives(&copy, "later-1").await;
-    copy.execute("ALTER SUBSCRIPTION copying DISABLE").await;
+    ends(&copy).await;
     store.restored(0, 0).await.unwrap();
     store.close().await;
     assert!(delivered(&copy).await.iter().any(|event| event.id == "later-1"));
