@@ -8,7 +8,7 @@ const LOOK_EVERY = 5000;
 const WHO = "shardwise-who";
 
 /** What keeps events from being delivered, in words. */
-const CAUSES = { no_publisher: "no living publisher", old_backlog: "old backlog" };
+const CAUSES = { no_publisher: "no living publisher", old_backlog: "old backlog", not_restored: "not restored" };
 
 let mayAct = false;
 let name = null;

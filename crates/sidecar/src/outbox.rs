@@ -64,7 +64,7 @@ pub struct OutboxStatus {
 #[derive(Debug, Serialize, ToSchema)]
 pub struct OutboxStuck {
     /// `no_publisher`: events are pending in slots that no living publisher holds; `old_backlog`: the oldest pending event is older than a
-    /// minute and than ten polls.
+    /// minute and than ten polls; `not_restored`: every event is refused until `shardwise outbox restored` has run.
     pub cause: String,
     /// What is stuck and what to do, for people.
     pub detail: String,

@@ -97,6 +97,8 @@ BEGIN
     ALTER TABLE outbox_publisher DROP CONSTRAINT IF EXISTS "this publisher is older than the outbox: upgrade it", DROP COLUMN schema;
     DROP TRIGGER IF EXISTS outbox_struck ON outbox_aggregate;
     DROP FUNCTION IF EXISTS outbox_struck();
+    DROP TRIGGER IF EXISTS outbox_copied ON outbox_aggregate;
+    DROP FUNCTION IF EXISTS outbox_copied();
     DROP FUNCTION outbox_strike(bigint[], bigint[]);
     -- In schema 6 last_seq stood still while an aggregate was listed. What is done counts too: delivered events may be deleted already. Who
     -- is not on the list has nothing to send, and stays off.

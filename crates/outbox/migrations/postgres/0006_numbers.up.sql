@@ -101,7 +101,7 @@ BEGIN
         PERFORM pg_sleep(least(9 * patience / 1000, 9));
         patience := least(patience * 1.25, 3000);
     END LOOP;
-    -- From here on every number that is drawn is above its aggregate's. Set in any case: the trigger takes a floor that was never set for one
+    -- From here on every number that is drawn is above its aggregate's. Set in any case: the trigger takes a floor that is not set for one
     -- that was not copied.
     PERFORM setval('outbox_floor', greatest(last_value, highest)) FROM outbox_floor WHERE NOT is_called OR last_value < highest;
 END $$;
@@ -114,6 +114,22 @@ BEGIN
     END IF;
     RETURN NEW;
 END $$;
+
+-- Logical replication copies rows and no values of sequence objects, so numbers would begin again below delivered ones. For a row that comes
+-- by replication the floor is unset, and then the trigger of the writers refuses every event, until `outbox restored` has set it above all
+-- rows. setval acts at once and is not rolled back, so no writer sees such a row and a floor. Writers do not pay: it does not fire for them.
+CREATE OR REPLACE FUNCTION outbox_copied() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+BEGIN
+    -- Looked up, because ALTER TABLE ... ENABLE TRIGGER ALL, as in a restored dump of data alone, makes it fire for writers.
+    IF current_setting('session_replication_role') = 'replica' THEN
+        PERFORM setval('outbox_floor', f.last_value, false) FROM outbox_floor AS f WHERE f.is_called;
+        IF FOUND THEN
+            RAISE WARNING 'outbox: rows come by replication, without the values of sequences: it refuses every event until `shardwise outbox restored` has run';
+        END IF;
+    END IF;
+    RETURN NEW;
+END $$;
+REVOKE ALL ON FUNCTION outbox_copied() FROM PUBLIC;
 
 DO $$
 DECLARE
@@ -129,8 +145,15 @@ BEGIN
             WHEN (NEW.drained_seq <> OLD.drained_seq AND current_setting('shardwise.strike', true) IS DISTINCT FROM 'on')
             EXECUTE FUNCTION outbox_struck();
     END IF;
+    IF NOT EXISTS (SELECT 1 FROM pg_trigger WHERE tgrelid = 'outbox_aggregate'::regclass AND tgname = 'outbox_copied') THEN
+        CREATE TRIGGER outbox_copied BEFORE INSERT ON outbox_aggregate FOR EACH ROW EXECUTE FUNCTION outbox_copied();
+        ALTER TABLE outbox_aggregate ENABLE REPLICA TRIGGER outbox_copied;
+    END IF;
+    CREATE TRIGGER outbox_copied BEFORE INSERT ON outbox FOR EACH ROW EXECUTE FUNCTION outbox_copied();
+    ALTER TABLE outbox ENABLE REPLICA TRIGGER outbox_copied;
     IF owner <> current_user THEN
         EXECUTE format('ALTER FUNCTION outbox_struck() OWNER TO %I', owner);
+        EXECUTE format('ALTER FUNCTION outbox_copied() OWNER TO %I', owner);
     END IF;
 END $$;
 
@@ -252,8 +275,10 @@ BEGIN
     IF (NEW.seq ~> latest) IS NOT TRUE THEN
         IF NEW.seq IS NULL THEN
             RAISE EXCEPTION USING ERRCODE = 'object_not_in_prerequisite_state',
-                MESSAGE = 'outbox: the sequence outbox_floor was never set, as in a copy without the values of sequences: run `shardwise outbox restored`';
+                MESSAGE = 'outbox: the sequence outbox_floor is not set, as in a copy by logical replication, which has no values of sequences: run `shardwise outbox restored`';
         END IF;
+        -- From here on every event is refused: each attempt draws a number, so one of them would be above the latest, and not above others'.
+        PERFORM setval(%3$L::regclass, f.last_value, false) FROM %1$s.outbox_floor AS f;
         SELECT GREATEST(a.last_seq, h.done_seq) INTO latest FROM %1$s.outbox_aggregate AS a LEFT JOIN %1$s.outbox_head AS h ON h.aggregate ~= a.id
             WHERE a.id ~= NEW.aggregate;
         RAISE EXCEPTION USING ERRCODE = 'object_not_in_prerequisite_state', MESSAGE = format(
@@ -282,7 +307,7 @@ BEGIN
     FOREACH kind IN ARRAY ARRAY['sequence', 'checked'] LOOP
         body := CASE kind WHEN 'sequence' THEN sequence ELSE checked END;
         body := replace(replace(body, '<BROKEN>', broken), '<RAISING>', raising);
-        body := regexp_replace(body, '\m(octet_length|isfinite|json_typeof|pg_column_size|gen_random_uuid|pg_sequence_last_value|nextval|pg_notify|format)\(',
+        body := regexp_replace(body, '\m(octet_length|isfinite|json_typeof|pg_column_size|gen_random_uuid|pg_sequence_last_value|nextval|setval|pg_notify|format)\(',
             'pg_catalog.\1(', 'g');
         body := regexp_replace(body, '~(\|\||<>|<=|[-<>=+])', 'OPERATOR(pg_catalog.\1)', 'g');
         body := regexp_replace(body, '::(text|json|regclass|oid)\M', '::pg_catalog.\1', 'g');

@@ -88,7 +88,7 @@ fn answered(error: &dyn DatabaseError) -> Error {
         "53300" => of(ErrorKind::Unavailable, format!("the server has no connection left: raise max_connections or use fewer ({message})")),
         "55P03" => of(ErrorKind::Unavailable, "another session holds a lock: look for a long transaction on the outbox's tables".into()),
         "40001" | "40P01" | "57014" => of(ErrorKind::Unavailable, format!("{message}: try again")),
-        // By the outbox's own functions: the numbers fell back, or a program is older than the outbox.
+        // By the outbox's own functions: the numbers fell back or are unset, or a program is older than the outbox.
         "55000" if message.starts_with("outbox: ") => of(ErrorKind::Schema, not_as_it_was(message)),
         "23505" if error.constraint() == Some("outbox_id_key") => {
             of(ErrorKind::Event, "an event with this id is in the outbox already".into())

@@ -10,6 +10,7 @@ use sqlx::{Connection, PgConnection};
 use super::schema::SCHEMA_VERSION;
 use crate::store::sql::{StatementError, arcs, holds, other_slots};
 use crate::store::{Hold, PublisherRegistration};
+use crate::{Error, ErrorKind};
 
 /// Whether the publisher `$p` is alive: seen within `$ttls` TTLs, one unless given.
 #[rustfmt::skip]
@@ -22,6 +23,17 @@ macro_rules! alive {
     };
 }
 pub(super) use alive;
+
+/// Whether the next numbers are above those of all rows. `outbox_floor` is unset by the trigger `outbox_copied` when rows come by
+/// replication, and by the writers' trigger when a number is too low; from then on every event is refused until `outbox restored`. On
+/// schema 5 an unset floor means nothing.
+#[rustfmt::skip]
+macro_rules! is_numbered {
+    () => {
+        "SELECT f.is_called OR m.schema_version < 6 FROM outbox_floor AS f, outbox_meta AS m"
+    };
+}
+pub(super) const IS_NUMBERED: &str = is_numbered!();
 
 /// $1 incarnation, $2 name, $3 TTL in microseconds, $4 the newest schema that this publisher knows: by that an upgrade sees who is in its
 /// way.
@@ -41,8 +53,12 @@ const FORGET: &str = concat!(
 );
 
 /// $1 incarnation, $2 slots. With another number of slots the publisher counts as unknown, because its slots are different ranges.
-const TOUCH: &str = "UPDATE outbox_publisher SET seen_at = outbox_now()
-    WHERE incarnation = $1 AND (SELECT slots FROM outbox_meta) = $2 RETURNING (extract(epoch FROM seen_at) * 1000000)::bigint";
+const TOUCH: &str = concat!(
+    "UPDATE outbox_publisher SET seen_at = outbox_now()
+    WHERE incarnation = $1 AND (SELECT slots FROM outbox_meta) = $2 RETURNING (extract(epoch FROM seen_at) * 1000000)::bigint, (",
+    is_numbered!(),
+    ")"
+);
 
 const HELD: &str = "SELECT slot, epoch FROM outbox_slot WHERE incarnation = $1 ORDER BY slot";
 
@@ -90,6 +106,7 @@ pub(super) async fn register(conn: &mut PgConnection, me: &PublisherRegistration
     let mut tx = conn.begin().await?;
     // One process at a time from here on; the next statements read the state after the wait.
     let recorded: Option<i64> = sqlx::query_scalar("SELECT slots FROM outbox_meta FOR UPDATE").fetch_one(&mut *tx).await?;
+    require_numbers(sqlx::query_scalar(IS_NUMBERED).fetch_one(&mut *tx).await?)?;
     agree_on_slots(&mut tx, me, recorded).await?;
     sqlx::query(FORGET).execute(&mut *tx).await?;
     let ttl = i64::try_from(me.ttl.as_micros()).unwrap_or(i64::MAX);
@@ -97,6 +114,17 @@ pub(super) async fn register(conn: &mut PgConnection, me: &PublisherRegistration
     let seen = announce.fetch_one(&mut *tx).await?;
     tx.commit().await?;
     Ok(seen)
+}
+
+/// Fails before anything is taken, read or marked. No event is accepted in this state, so none is written below the delivered ones.
+fn require_numbers(is_numbered: bool) -> Result<(), Error> {
+    if is_numbered {
+        return Ok(());
+    }
+    let text = "every event is refused and none is published, because rows came without the values of sequences, as by logical replication, or a number was \
+                too low (outbox_floor is not set). When all rows are here, stop the writers of the source, disable the subscription, run `shardwise outbox \
+                restored` with --epoch-above 0 and, for --sequence-above, the highest sequence that the source has ever given, and start again";
+    Err(Error::new(ErrorKind::Schema, text))
 }
 
 /// Keeps the recorded number of slots, or changes it if no other publisher is alive.
@@ -125,9 +153,11 @@ async fn lay_out(conn: &mut PgConnection, slots: u32) -> Result<(), sqlx::Error>
     Ok(())
 }
 
-pub(super) async fn touch(conn: &mut PgConnection, me: &PublisherRegistration) -> Result<Option<(i64, Vec<Hold>)>, sqlx::Error> {
-    let touch = sqlx::query_scalar(TOUCH).bind(me.incarnation.to_string()).bind(i64::from(me.slots));
-    let Some(seen) = touch.fetch_optional(&mut *conn).await? else { return Ok(None) };
+pub(super) async fn touch(conn: &mut PgConnection, me: &PublisherRegistration) -> Result<Option<(i64, Vec<Hold>)>, StatementError> {
+    let touch = sqlx::query_as(TOUCH).bind(me.incarnation.to_string()).bind(i64::from(me.slots));
+    let touched: Option<(i64, bool)> = touch.fetch_optional(&mut *conn).await?;
+    let Some((seen, is_numbered)) = touched else { return Ok(None) };
+    require_numbers(is_numbered)?;
     let held = sqlx::query_as(HELD).bind(me.incarnation.to_string()).fetch_all(conn).await?;
     Ok(Some((seen, holds(held))))
 }

@@ -183,7 +183,12 @@ impl PostgresStore {
 
     /// Raises epochs and sequences above numbers that consumers have seen, after commits were lost: see
     /// [`SqliteStore::restored`](crate::SqliteStore::restored), and `postgres.md` for the procedure. Writers may continue; publishers take
-    /// their slots again.
+    /// their slots again. In a copy by logical replication writers are refused until this has run.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Settings`] if a number is too high; [`ErrorKind::Schema`] while a subscription brings rows into the outbox; those of the
+    /// database.
     pub async fn restored(&self, epoch_above: u64, sequence_above: u64) -> Result<RestoreResult> {
         restored::restored(self, epoch_above, sequence_above).await
     }

@@ -1,5 +1,9 @@
 //! Raising epochs and sequences after commits were lost, in one transaction: all slots, and the floor. Every number that is drawn from then
 //! on is above the floor, of keys with an aggregate and of others. A repetition changes only epochs.
+//!
+//! The same for a copy by logical replication, whose floor is unset while rows come. Pending events keep their numbers: each is above its
+//! aggregate's `done_seq` and is sent in its place. An event at or below `done_seq` counts as delivered; a copy has none that is not, because
+//! its writers are refused from the first copied row until this has run behind the last one.
 
 use sqlx::{Connection, PgConnection};
 
@@ -7,9 +11,9 @@ use super::fence::alive;
 use super::history::{self, drawn};
 use super::status::AT_LENGTH;
 use super::{PostgresStore, call};
-use crate::Result;
 use crate::store::RestoreResult;
-use crate::store::sql::{ErrorContext, checked, unsigned};
+use crate::store::sql::{ErrorContext, StatementError, checked, unsigned};
+use crate::{Error, ErrorKind, Result};
 
 const ALIVE: &str = concat!("SELECT count(*) FROM outbox_publisher AS p WHERE ", alive!("p"));
 /// A row that carries the epoch until the first publisher creates the real rows.
@@ -29,8 +33,8 @@ const HIGHEST: &str = "SELECT greatest(
         0)";
 
 /// $1 sequence. The next number is the one above it, unless the next number is above it already: then no row is returned. Numbers that
-/// are drawn meanwhile only make the next one higher. A floor that was never set is set in any case, because the trigger refuses writers
-/// until then: it is that of a copy without the values of sequence objects.
+/// are drawn meanwhile only make the next one higher. A floor that is not set is set in any case, because the trigger refuses writers until
+/// then: it is that of a copy without the values of sequence objects.
 const LIFT_FLOOR: &str = concat!(
     "SELECT setval('outbox_floor', greatest(f.last_value, $1 - ",
     drawn!("o"),
@@ -38,6 +42,15 @@ const LIFT_FLOOR: &str = concat!(
     drawn!("o"),
     " < $1"
 );
+
+/// The subscriptions that bring rows into the outbox: those that are enabled, and those that still apply a transaction, whose rows `HIGHEST`
+/// would not see. Of `pg_subscription` everyone may read these columns, but on PostgreSQL 13 not
+/// its `oid`.
+const SUBSCRIPTIONS: &str = "SELECT string_agg(DISTINCT p.subname::text, ', ')
+    FROM pg_subscription_rel AS r
+    JOIN pg_stat_subscription AS s ON s.subid = r.srsubid
+    JOIN pg_subscription AS p ON p.subname = s.subname AND p.subdbid = (SELECT oid FROM pg_database WHERE datname = current_database())
+    WHERE (p.subenabled OR s.pid IS NOT NULL) AND r.srrelid IN ('outbox'::regclass, 'outbox_aggregate'::regclass)";
 
 /// $1 sequence. Counted before anything is raised.
 const WAITING: &str = "SELECT count(*) FROM (
@@ -51,11 +64,12 @@ pub(super) async fn restored(store: &PostgresStore, epoch_above: u64, sequence_a
     call!(store, conn => lift(conn, epoch, sequence))
 }
 
-async fn lift(conn: &mut PgConnection, epoch: i64, sequence: i64) -> Result<RestoreResult, sqlx::Error> {
+async fn lift(conn: &mut PgConnection, epoch: i64, sequence: i64) -> Result<RestoreResult, StatementError> {
     let timeline = history::place(conn).await?.and_then(|place| place.timeline);
     let mut tx = conn.begin().await?;
     sqlx::raw_sql(AT_LENGTH).execute(&mut *tx).await?;
     sqlx::query("SELECT 1 FROM outbox_meta FOR UPDATE").execute(&mut *tx).await?;
+    refuse_subscriptions(sqlx::query_scalar(SUBSCRIPTIONS).fetch_one(&mut *tx).await?)?;
     let publishers: i64 = sqlx::query_scalar(ALIVE).fetch_one(&mut *tx).await?;
     let waiting: i64 = sqlx::query_scalar(WAITING).bind(sequence).fetch_one(&mut *tx).await?;
     // Before the slots are locked, because these may take long.
@@ -72,4 +86,14 @@ async fn lift(conn: &mut PgConnection, epoch: i64, sequence: i64) -> Result<Rest
     tx.commit().await?;
     let aggregates = if raised.is_some() { unsigned(all) } else { 0 };
     Ok(RestoreResult { epoch: unsigned(top), aggregates, waiting: unsigned(waiting), publishers: unsigned(publishers) })
+}
+
+/// The next row that came would have a number that writers may have got here meanwhile.
+fn refuse_subscriptions(names: Option<String>) -> Result<(), Error> {
+    let Some(names) = names else { return Ok(()) };
+    let text = format!(
+        "rows come into it by logical replication ({names}): stop the writers and publishers of the source, wait until all its rows are here, run ALTER \
+         SUBSCRIPTION … DISABLE, and when its worker has ended, after a moment, run this again"
+    );
+    Err(Error::new(ErrorKind::Schema, text))
 }

@@ -2,7 +2,7 @@
 
 use sqlx::{Connection, PgConnection};
 
-use super::fence::alive;
+use super::fence::{IS_NUMBERED, alive};
 use crate::store::sql::{ago, retry_ahead_max_ms, small, unsigned};
 use crate::store::{Backlog, BlockedAggregate, PublisherStatus, Retrying, Status, UNPUBLISHED_MAX};
 
@@ -154,8 +154,10 @@ pub(super) async fn status(conn: &mut PgConnection) -> Result<Status, sqlx::Erro
     let latest: Option<_> = sqlx::query_as(LATEST_FAILURE).fetch_optional(&mut *tx).await?;
     let publishers = sqlx::query_as(PUBLISHERS).fetch_all(&mut *tx).await?;
     let slots: Option<i64> = sqlx::query_scalar("SELECT slots FROM outbox_meta").fetch_one(&mut *tx).await?;
+    let is_numbered: bool = sqlx::query_scalar(IS_NUMBERED).fetch_one(&mut *tx).await?;
     tx.commit().await?;
     Ok(Status {
+        needs_restored: !is_numbered,
         blocked: blocked.into_iter().map(BlockedAggregate::from_row::<String>).collect(),
         retrying: latest.map(|latest| Retrying::from_rows::<String>(sums, latest)),
         publishers: publishers.into_iter().map(PublisherStatus::from_row).collect(),

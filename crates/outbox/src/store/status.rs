@@ -27,6 +27,8 @@ pub enum StuckCause {
     NoPublisher,
     /// The oldest pending event is older than a minute and than ten polls.
     OldBacklog,
+    /// See [`Status::needs_restored`].
+    NotRestored,
 }
 
 impl StuckCause {
@@ -35,6 +37,7 @@ impl StuckCause {
         match self {
             Self::NoPublisher => "no_publisher",
             Self::OldBacklog => "old_backlog",
+            Self::NotRestored => "not_restored",
         }
     }
 }
@@ -43,6 +46,9 @@ impl StuckCause {
 pub(crate) fn old_after(poll: Duration) -> Duration {
     OLD.max(poll.saturating_mul(OLD_POLLS))
 }
+
+const NOT_RESTORED: &str = "every event is refused, and publishers stop: rows came without the values of sequences, as by logical replication, or a \
+     number was too low. When all rows are here, run `shardwise outbox restored`";
 
 /// The most characters of a sink's message in a [`Status`].
 pub const ERROR_CHARS_MAX: usize = 300;
@@ -145,17 +151,21 @@ pub struct Status {
     /// Pending events that are not blocked but not sent either, because no live publisher holds their slots. While a publisher is alive
     /// this is a lower bound, counted over 10,000 aggregates.
     pub unpublished: u64,
+    /// Every event is refused, and publishers stop, until `shardwise outbox restored` has run: rows came without the values of sequence
+    /// objects, as by logical replication, or a number was too low. Only in PostgreSQL.
+    pub needs_restored: bool,
 }
 
 impl Status {
-    /// What is stuck, for publishers that check every `poll`. Empty: every pending event has a live publisher, and none is older than a
-    /// minute and than ten polls.
+    /// What is stuck, for publishers that check every `poll`. Empty: events are accepted, every pending event has a live publisher, and none
+    /// is older than a minute and than ten polls.
     pub fn stuck(&self, poll: Duration) -> Vec<Stuck> {
+        let not_restored = self.needs_restored.then(|| Stuck { cause: StuckCause::NotRestored, detail: NOT_RESTORED.to_owned() });
         let no_publisher = (self.unpublished > 0).then(|| Stuck { cause: StuckCause::NoPublisher, detail: self.without_publisher() });
         let limit = old_after(poll);
         let old = self.oldest_pending_age.filter(|age| *age > limit);
         let old = old.map(|age| Stuck { cause: StuckCause::OldBacklog, detail: self.of_age(age, limit) });
-        no_publisher.into_iter().chain(old).collect()
+        not_restored.into_iter().chain(no_publisher).chain(old).collect()
     }
 
     fn living(&self) -> usize {
@@ -228,6 +238,8 @@ mod tests {
         assert!(detail.starts_with("1 event waits in slots that none of the 2 living publishers holds (1 slot without"), "{detail}");
         status.unpublished = 0;
         assert_eq!(causes(&status, poll), [""; 0]);
+        status.needs_restored = true;
+        assert_eq!(causes(&status, poll), ["not_restored"], "with nothing pending too");
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod adoption;
 mod backlog;
 mod bad_input;
 mod common;
+mod copies;
 mod costs;
 mod crossings;
 mod encoding;

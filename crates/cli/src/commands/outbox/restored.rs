@@ -17,6 +17,8 @@ those events are refused or dropped.
 Stop all publishers first, and for a restored SQLite file the writers too. N is the highest shardepoch, and the highest sequence of any key, \
 that any consumer has seen. If the epoch is unknown, use $(date +%s); 0 lifts nothing. Waiting events keep their sequences. Running it twice \
 does no harm.
+A copy of a PostgreSQL outbox by logical replication refuses every event until this has run in it, with the highest sequence that the \
+source has given.
 
   shardwise outbox restored --epoch-above 7 --sequence-above 1200";
 
