@@ -50,6 +50,10 @@ const IMPORTED: &str = "200000 rows imported by two owners, none twice, none lef
 /// The same of a paused worker that is refused: the account has the payments of both workers from before that.
 const PAUSED_SAY: (&str, &str) = ("second worker: paid 10, 80 are left", "first worker:  owns account-42: false; payment refused: ");
 
+/// Where the workers of an example meet in a file. Each example has its own: several run at once, and two of them publish another outbox in
+/// the same group, which is refused.
+const LOCAL_PATH: &str = "SHARDWISE__RESILIENCE__SHARDING__DISCOVERY__LOCAL__PATH";
+
 pub(crate) const BUILD: &[&str] = &["build", "--workspace", "--all-features", "--examples"];
 
 pub(crate) fn step(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
@@ -64,6 +68,9 @@ fn run(context: &TaskContext, package: &str, name: &str) -> Result<(), TaskFailu
     say(&format!("    {name}"));
     let binary = context.target().join("debug/examples").join(name);
     let program = ExampleProgram { context, binary: &binary };
+    let folder = context.scratch(&format!("example-{name}"));
+    files::empty(&folder)?;
+    let meets_at = folder.join("shardwise.db");
     match name {
         "first_key" => servers::drive(program.shares_a_file()),
         "alert_monitor" => servers::drive(program.shares_rules()),
@@ -75,7 +82,9 @@ fn run(context: &TaskContext, package: &str, name: &str) -> Result<(), TaskFailu
                 "pool_sessions" => POOL_SAYS,
                 _ => PAUSED_SAY,
             };
-            program.says(program.command(("DATABASE_URL", &database.url())), lines).await
+            let mut command = program.command(("DATABASE_URL", &database.url()));
+            command.env(LOCAL_PATH, &meets_at);
+            program.says(command, lines).await
         }),
         "claimed_postgres" => servers::drive(async {
             // Claims are granted only by a server that flushes to its disk.
@@ -94,7 +103,9 @@ fn run(context: &TaskContext, package: &str, name: &str) -> Result<(), TaskFailu
         other if other.starts_with("paused_") => servers::drive(program.says(program.command(("DATABASE_URL", "")), PAUSED_SAY)),
         _ => {
             let log = StepLog::begin(context, &format!("example-{name}"))?;
-            let ended = log.run_for(context.command(&binary.to_string_lossy(), &[]), EXAMPLE_LIMIT);
+            let mut command = context.command(&binary.to_string_lossy(), &[]);
+            command.env(LOCAL_PATH, &meets_at);
+            let ended = log.run_for(command, EXAMPLE_LIMIT);
             ended.map(drop).map_err(|failure| failure.repeated_by(format!("cargo run --package {package} --all-features --example {name}")))
         }
     }
@@ -149,7 +160,7 @@ impl ExampleProgram<'_> {
         let path = folder.join("shardwise.db");
         let terminal = |id: &str| {
             let mut command = self.command(("SHARDWISE__RESILIENCE__SHARDING__INSTANCE__ID", id));
-            command.env("SHARDWISE__RESILIENCE__SHARDING__DISCOVERY__LOCAL__PATH", &path);
+            command.env(LOCAL_PATH, &path);
             self.start(command)
         };
         let mut first = terminal("worker-1")?;
@@ -169,7 +180,7 @@ impl ExampleProgram<'_> {
         files::empty(&folder)?;
         let monitor = |id: &str| {
             let mut command = self.command(("SHARDWISE__RESILIENCE__SHARDING__INSTANCE__ID", id));
-            command.env("SHARDWISE__RESILIENCE__SHARDING__DISCOVERY__LOCAL__PATH", folder.join("shardwise.db"));
+            command.env(LOCAL_PATH, folder.join("shardwise.db"));
             command.arg("run").arg(self.context.root().join("examples/alert_monitor.toml")).arg("alert_monitors");
             self.start(command)
         };
