@@ -11,6 +11,8 @@ use crate::run::{StepLog, TaskFailure};
 use crate::steps::StepPass;
 
 const PACKAGE: &str = "shardwise-instructions";
+/// A profile of `Cargo.toml`, named as the package that it builds is.
+const PROFILE: &str = "instructions";
 const COUNTS: &str = "benches/instructions/counts.txt";
 /// Other versions of the compiler and of the C library count a little differently.
 const TOLERANCE: f64 = 0.10;
@@ -79,8 +81,8 @@ fn read(path: &Path) -> Result<BTreeMap<String, f64>, TaskFailure> {
 }
 
 fn count(log: &StepLog<'_>) -> Result<BTreeMap<String, f64>, TaskFailure> {
-    log.run(log.context.cargo(&["build", "--release", "--package", PACKAGE]))?;
-    let program = log.context.target().join("release").join(PACKAGE);
+    log.run(log.context.cargo(&["build", "--profile", PROFILE, "--package", PACKAGE]))?;
+    let program = log.context.target().join(PROFILE).join(PACKAGE);
     let list = log.run(log.context.command(&program.to_string_lossy(), &[]))?;
     let cases =
         list.lines().filter_map(|line| line.split_once('\t')).filter_map(|(things, case)| Some((case, things.parse::<u32>().ok()?)));
