@@ -35,9 +35,9 @@ CREATE SEQUENCE outbox_woken MINVALUE 0 CACHE 1;
 -- No ticket is given yet; the first one is 1.
 SELECT setval('outbox_asleep', 0), setval('outbox_woken', 0);
 
--- Strikes aggregates off the publishers' list as far as the writers' rows go: those with no event behind `through`. A writer that came and
--- went has left its event and no new version of the row, so the events are looked up by a second statement, behind the locks. Returns the
--- aggregates that are struck off: the caller then sets `listed` to false in their heads, in the same transaction.
+-- Strikes aggregates off the publishers' list: those with no event behind `through`. A writer that came and went has left its event and no
+-- new version of the row, so the events are looked up by a second statement, behind the locks. It sees the publishers' rows that have come
+-- meanwhile as well. Without such a row, drained_seq is how far the aggregate is delivered. Returns the aggregates that are struck off.
 CREATE FUNCTION outbox_strike(aggregates bigint[], through bigint[]) RETURNS SETOF bigint
 LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 DECLARE
@@ -57,9 +57,17 @@ BEGIN
     -- Any other statement is looked at by a trigger of schema 6.
     PERFORM set_config('shardwise.strike', 'on', true);
     RETURN QUERY
-        UPDATE outbox_aggregate AS a SET drained_seq = a.last_seq FROM unnest(free, behind) AS g (id, done)
-        WHERE a.id = g.id AND NOT EXISTS (SELECT 1 FROM outbox AS o WHERE o.aggregate = g.id AND o.seq > g.done)
-        RETURNING a.id;
+        WITH struck AS (
+            UPDATE outbox_aggregate AS a SET last_seq = greatest(a.last_seq, g.done), drained_seq = greatest(a.last_seq, g.done)
+            FROM unnest(free, behind) AS g (id, done)
+            WHERE a.id = g.id AND NOT EXISTS (SELECT 1 FROM outbox AS o WHERE o.aggregate = g.id AND o.seq > g.done)
+            RETURNING a.id, g.done
+        ), heads AS (
+            UPDATE outbox_head AS h SET listed = false, done_seq = greatest(h.done_seq, s.done), attempts = 0, failures = 0, failing_since = NULL,
+                attempted_at = NULL, retry_at = NULL, last_error = NULL
+            FROM struck AS s WHERE h.aggregate = s.id
+        )
+        SELECT s.id FROM struck AS s;
     PERFORM set_config('shardwise.strike', '', true);
 END $$;
 -- It runs with the rights of its caller.
@@ -84,6 +92,7 @@ BEGIN
     LOOP
         EXECUTE format('GRANT SELECT ON SEQUENCE outbox_order TO %s', role);
         EXECUTE format('GRANT SELECT, UPDATE ON SEQUENCE outbox_asleep, outbox_woken TO %s', role);
+        EXECUTE format('GRANT INSERT ON outbox_head TO %s', role);
     END LOOP;
 END $$;
 
