@@ -133,7 +133,7 @@ async fn the_publishers_tables_dropped_and_made_again_lose_no_event() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_right_that_is_taken_away() {
-    let words = ["permission denied for table outbox_head", "GRANT SELECT, UPDATE, DELETE ON outbox_head TO <role>"];
+    let words = ["permission denied for table outbox_head", "GRANT SELECT, INSERT, UPDATE, DELETE ON outbox_head TO <role>"];
     ends_and_goes_on("REVOKE ALL ON outbox_head FROM <role>", ErrorKind::Denied, &words, "GRANT ALL ON outbox_head TO <role>").await;
 }
 
