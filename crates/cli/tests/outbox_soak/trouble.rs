@@ -70,17 +70,15 @@ impl Takeover {
 
 /// Kills a publisher and writes an event to each aggregate of its slots; returns how long they took to arrive, and how many were written.
 fn takeover(stage: &Stage, publisher: &Process, number: usize) -> (Takeover, u64) {
-    let theirs = format!(
-        "FROM outbox_head AS h JOIN outbox_aggregate AS a ON a.id = h.aggregate JOIN outbox_slot AS s ON h.hash BETWEEN s.hash_from AND s.hash_to
-         JOIN outbox_publisher AS p ON p.incarnation = s.incarnation WHERE p.publisher = 'p{number}'"
-    );
+    let aggregates = aggregates_of(stage, number);
     let mut news = News::behind_the_last(stage);
     let lag = Lag::begin();
     publisher.signal(Signal::SIGKILL);
     let killed = Instant::now();
     let insert = format!(
         "INSERT INTO outbox (aggregatetype, aggregateid, type, payload, id)
-         SELECT 'order', split_part(a.key, '/', 2), 'Changed', '{{}}', 'kill-{number}-' || a.key {theirs} ORDER BY a.key RETURNING id"
+         SELECT 'order', split_part(a.key, '/', 2), 'Changed', '{{}}', 'kill-{number}-' || a.key FROM outbox_aggregate AS a
+         WHERE a.id IN ({aggregates}) ORDER BY a.key RETURNING id"
     );
     let written = stage.execute(&insert).len();
     assert!(written > 0, "it held no slot with an aggregate");

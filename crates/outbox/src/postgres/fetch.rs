@@ -74,7 +74,7 @@ pub(super) async fn fetch(store: &PostgresStore, me: &PublisherRegistration, req
     if !reading.drained.is_empty() && store.may_strike() {
         call!(store, conn => clean::strike_off(conn, &reading.drained))?;
     }
-    if !inbox.placed.is_empty() && store.inbox.may_hand_over() {
+    if store.inbox.may_hand_over(inbox.placed.len()) {
         call!(store, conn => inbox::hand_over(conn, &inbox.placed))?;
     }
     let resume = match end {

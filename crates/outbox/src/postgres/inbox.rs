@@ -21,9 +21,9 @@ use crate::store::{FetchRequest, PublisherRegistration};
 
 /// The keys of one statement, and the statements of one reading: what is behind them is read next.
 const KEYS: usize = 1_000;
-const PAGES: usize = 50;
-/// The interval between attempts to take aggregates out of the inbox that are on the publishers' list as well. Each of them costs its
-/// next writer an update.
+const PAGES: usize = 10;
+/// The interval between attempts to take aggregates out of the inbox that are on the publishers' list as well, unless there are as many as
+/// one statement reads. Each of them costs its next writer an update.
 const HAND_OVER_EVERY: Duration = Duration::from_secs(5);
 
 /// How far the aggregate `$of` is delivered, one lookup in each table.
@@ -38,13 +38,26 @@ macro_rules! delivered {
 }
 pub(super) use delivered;
 
-/// The aggregates of the inbox that are on no other list. On schema 5 there is no inbox, and no index to read it by.
+/// The first `$limit` aggregates of the inbox. On schema 5 there is no inbox, and no index to read it by.
+#[rustfmt::skip]
+macro_rules! listed_by_writers {
+    ($limit:literal) => {
+        concat!(
+            "SELECT id, key, last_seq, drained_seq FROM outbox_aggregate
+             WHERE last_seq <> drained_seq AND (SELECT schema_version FROM outbox_meta) >= 6 ORDER BY last_seq, id LIMIT ", $limit
+        )
+    };
+}
+pub(super) use listed_by_writers;
+
+/// Those of the first `$limit` aggregates of the inbox that are on no other list.
+#[rustfmt::skip]
 macro_rules! inbox {
-    () => {
-        "SELECT a.id AS aggregate, coalesce(h.done_seq, a.drained_seq) AS done_seq FROM outbox_aggregate AS a
-         LEFT JOIN outbox_head AS h ON h.aggregate = a.id
-         WHERE a.last_seq <> a.drained_seq AND h.listed IS NOT TRUE AND (SELECT schema_version FROM outbox_meta) >= 6
-         ORDER BY a.last_seq, a.id"
+    ($limit:literal) => {
+        concat!(
+            "SELECT a.id AS aggregate, a.key, coalesce(h.done_seq, a.drained_seq) AS done_seq FROM (", listed_by_writers!($limit), ") AS a
+             LEFT JOIN outbox_head AS h ON h.aggregate = a.id WHERE h.listed IS NOT TRUE"
+        )
     };
 }
 pub(super) use inbox;
@@ -126,9 +139,9 @@ impl InboxCursor {
         first
     }
 
-    pub(super) fn may_hand_over(&self) -> bool {
+    pub(super) fn may_hand_over(&self, placed: usize) -> bool {
         let mut state = self.state();
-        let due = state.handed_over_at.is_none_or(|at| at.elapsed() >= HAND_OVER_EVERY);
+        let due = placed >= KEYS || placed > 0 && state.handed_over_at.is_none_or(|at| at.elapsed() >= HAND_OVER_EVERY);
         if due {
             state.handed_over_at = Some(Instant::now());
         }

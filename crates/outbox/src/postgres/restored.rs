@@ -9,7 +9,7 @@ use sqlx::{Connection, PgConnection};
 
 use super::fence::alive;
 use super::history::{self, drawn};
-use super::inbox::inbox;
+use super::inbox::{inbox, listed_by_writers};
 use super::status::AT_LENGTH;
 use super::{PostgresStore, call};
 use crate::store::RestoreResult;
@@ -59,9 +59,9 @@ const WAITING: &str = concat!(
         SELECT aggregate, done_seq FROM outbox_head WHERE ready
         UNION ALL SELECT aggregate, done_seq FROM outbox_head WHERE waiting
         UNION ALL SELECT aggregate, done_seq FROM outbox_head WHERE blocked_at IS NOT NULL
-        UNION ALL (",
-    inbox!(),
-    ")
+        UNION ALL SELECT i.aggregate, i.done_seq FROM (",
+    inbox!("ALL"),
+    ") AS i
     ) AS h CROSS JOIN LATERAL (SELECT 1 FROM outbox AS o WHERE o.aggregate = h.aggregate AND o.seq > h.done_seq AND o.seq <= $1 OFFSET 0) AS e"
 );
 

@@ -4,7 +4,7 @@ use shardwise::ShardKey;
 use sqlx::{Connection, PgConnection};
 
 use super::fence::{IS_NUMBERED, alive};
-use super::inbox::{delivered, inbox};
+use super::inbox::{delivered, inbox, listed_by_writers};
 use crate::store::sql::{ago, retry_ahead_max_ms, small, to_ordered, unsigned};
 use crate::store::{Backlog, BlockedAggregate, PublisherStatus, Retrying, Status, UNPUBLISHED_MAX};
 
@@ -75,11 +75,7 @@ const FREE: &str = concat!(
 );
 
 /// $1 how many. The database cannot compute the hashes of these.
-const INBOX_KEYS: &str = concat!(
-    "SELECT i.aggregate, k.key FROM (",
-    inbox!(),
-    " LIMIT $1) AS i CROSS JOIN LATERAL (SELECT a.key FROM outbox_aggregate AS a WHERE a.id = i.aggregate) AS k"
-);
+const INBOX_KEYS: &str = concat!("SELECT i.aggregate, i.key FROM (", inbox!("$1"), ") AS i");
 
 /// $1 how many aggregates to visit, and how many events to count, $2 aggregates of the inbox and $3 their hashes. Counts events in slots
 /// that no live publisher holds, if any publisher is alive: the ranges of free slots are looked up in the index by hash. Events that wait
@@ -114,9 +110,10 @@ const ANY_ALIVE: &str = concat!("SELECT EXISTS (SELECT 1 FROM outbox_publisher A
 /// how many aggregates were visited, how many of them blocked, and how many events are parked.
 const BACKLOG: &str = concat!(
     "WITH waiting AS MATERIALIZED (
-        (SELECT h.aggregate, h.done_seq FROM outbox_head AS h WHERE h.ready ORDER BY h.hash, h.aggregate LIMIT $1) UNION ALL (",
-    inbox!(),
-    " LIMIT $1)
+        (SELECT h.aggregate, h.done_seq FROM outbox_head AS h WHERE h.ready ORDER BY h.hash, h.aggregate LIMIT $1) UNION ALL
+        SELECT i.aggregate, i.done_seq FROM (",
+    inbox!("$1"),
+    ") AS i
     ), retrying AS MATERIALIZED (
         SELECT h.aggregate, h.done_seq FROM outbox_head AS h WHERE h.waiting ORDER BY h.retry_at LIMIT $1
     ), blocked AS MATERIALIZED (
@@ -135,7 +132,9 @@ const BACKLOG: &str = concat!(
     " FROM every AS b CROSS JOIN LATERAL (SELECT o.created_at FROM ",
     pending!("b"),
     " ORDER BY o.seq LIMIT 1) AS e),
-    greatest((SELECT count(*) FROM waiting), (SELECT count(*) FROM retrying)), (SELECT count(*) FROM blocked), (SELECT count(*) FROM parked)"
+    greatest((SELECT count(*) FROM waiting), (SELECT count(*) FROM retrying), (SELECT count(*) FROM (",
+    listed_by_writers!("$1"),
+    ") AS i)), (SELECT count(*) FROM blocked), (SELECT count(*) FROM parked)"
 );
 
 /// A status counts every pending event, which may take longer than a publisher's statements may.
