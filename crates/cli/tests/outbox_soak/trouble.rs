@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
+use shardwise::ShardKey as _;
 use shardwise_testkit::Lag;
 
 use crate::common::chance::Chance;
@@ -66,6 +67,21 @@ impl Takeover {
     pub(crate) fn in_time(&self) -> bool {
         self.took <= TAKEOVER_MAX + self.late
     }
+}
+
+/// The aggregates in the slots of this publisher, separated by commas. The database cannot compute the hashes.
+fn aggregates_of(stage: &Stage, number: usize) -> String {
+    let slots = format!(
+        "SELECT s.hash_from, s.hash_to FROM outbox_slot AS s JOIN outbox_publisher AS p ON p.incarnation = s.incarnation
+         WHERE p.publisher = 'p{number}'"
+    );
+    let parsed = |text: &Option<String>| text.as_deref().unwrap().parse::<i64>().unwrap();
+    let slots: Vec<_> = stage.execute(&slots).iter().map(|row| parsed(&row[0])..=parsed(&row[1])).collect();
+    let all = stage.execute("SELECT id::text, key FROM outbox_aggregate");
+    let is_theirs = |key: &str| slots.iter().any(|slot| slot.contains(&(key.key_hash() ^ (1 << 63)).cast_signed()));
+    let theirs = all.into_iter().filter(|row| is_theirs(row[1].as_deref().unwrap())).map(|mut row| row.swap_remove(0).unwrap());
+    // An empty list would be no SQL, and 0 is no aggregate.
+    std::iter::once("0".to_owned()).chain(theirs).collect::<Vec<_>>().join(",")
 }
 
 /// Kills a publisher and writes an event to each aggregate of its slots; returns how long they took to arrive, and how many were written.

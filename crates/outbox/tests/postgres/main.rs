@@ -10,6 +10,7 @@ mod copies;
 mod costs;
 mod crossings;
 mod encoding;
+mod inbox;
 mod lost_commits;
 mod migrations;
 mod numbers;
