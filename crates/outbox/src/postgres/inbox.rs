@@ -104,9 +104,9 @@ const HAND_OVER: &str = concat!(
 );
 
 /// The number and the aggregate at which a reading of the inbox stopped.
-type Place = (i64, AggregateId);
+type InboxPlace = (i64, AggregateId);
 
-const BEGINNING: Place = (i64::MIN, i64::MIN);
+const BEGINNING: InboxPlace = (i64::MIN, i64::MIN);
 
 /// Where the next reading continues. A number may be visible later than a higher one of another aggregate, so the place is good for one lap:
 /// each begins at the beginning.
@@ -115,7 +115,7 @@ pub(super) struct InboxCursor(Arc<Mutex<CursorState>>);
 
 #[derive(Debug)]
 struct CursorState {
-    after: Place,
+    after: InboxPlace,
     goes_first: bool,
     handed_over_at: Option<Instant>,
 }
@@ -175,9 +175,12 @@ pub(super) async fn read(
         let page: Vec<(AggregateId, String, i64, bool)> =
             sqlx::query_as(INBOX).bind(at.0).bind(at.1).bind(signed(KEYS)).fetch_all(&mut *conn).await?;
         let (is_last, end) = (page.len() < KEYS, page.last().map_or(at, |(id, _, number, _)| (*number, *id)));
-        let places: HashMap<AggregateId, Place> = page.iter().map(|(id, _, number, _)| (*id, (*number, *id))).collect();
+        let positions: HashMap<AggregateId, InboxPlace> = page.iter().map(|(id, _, number, _)| (*id, (*number, *id))).collect();
         let mut new = NewAggregates::default();
-        for (id, key, _, is_listed) in page {
+        for (id, key, number, is_listed) in page {
+            if has_wrapped && begun != BEGINNING && (number, id) > begun {
+                break;
+            }
             if is_listed {
                 placed.push(id);
             } else if !except.contains(&id) {
@@ -185,7 +188,7 @@ pub(super) async fn read(
             }
         }
         if let Some(stopped) = read_events(conn, me, new, reading).await? {
-            at = places.get(&stopped).copied().unwrap_or(at);
+            at = positions.get(&stopped).copied().unwrap_or(at);
             break;
         }
         at = end;
