@@ -107,7 +107,8 @@ pub struct FetchRequest {
 pub struct FetchResult {
     /// Runs of distinct aggregates.
     pub runs: Vec<EventRun>,
-    /// Where to continue if a limit cut the reading short: the hash of the last aggregate read. `None`: there was no more.
+    /// Where to continue if a limit cut the reading short, as `after` of the next request: the hash of the last aggregate read, or what the
+    /// request had if the store keeps its place by something else. `None`: there was no more.
     pub resume: Option<u64>,
 }
 
