@@ -1,4 +1,4 @@
-//! Periodic work that needs no slot: hashing new aggregates, and deleting expired parked events, aggregates without events and old audit
+//! Periodic work that needs no slot: hashing aggregates that came to the publishers' list without a hash, and deleting expired parked events, aggregates without events and old audit
 //! entries. And removing drained aggregates from the list.
 
 use std::time::Duration;
