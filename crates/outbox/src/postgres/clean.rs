@@ -1,5 +1,5 @@
-//! Periodic work that needs no slot: hashing aggregates that came to the publishers' list without a hash, and deleting expired parked events, aggregates without events and old audit
-//! entries. And removing drained aggregates from the list.
+//! Periodic work that needs no slot: hashing aggregates that came to the publishers' list without a hash, and deleting expired parked
+//! events, aggregates without events and old audit entries. And removing drained aggregates from the list.
 
 use std::time::Duration;
 
