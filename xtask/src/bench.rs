@@ -55,7 +55,8 @@ pub(crate) fn run(context: &TaskContext, name: Option<&str>) -> Result<(), TaskF
             judged::page(&figures, &sidecar::GOALS, sidecar::page)?
         }
         writers::NAME => {
-            let figures = log.figures(outbox::FIGURES, HUNG_AFTER, [command])?;
+            // Five rounds over fourteen contestants take about ten minutes, after the build.
+            let figures = log.figures(outbox::FIGURES, HUNG_AFTER * 2, [command])?;
             missed = judged::missed(&figures, &writers::GOALS);
             judged::page(&figures, &writers::GOALS, writers::page)?
         }

@@ -23,8 +23,23 @@ const PART: &str = "-part-";
 /// No binary takes longer; one that does hangs. With both cores busy elsewhere the longest take twenty minutes.
 const BINARY_LIMIT: Duration = Duration::from_mins(35);
 /// The longest begin first, so that none of them is left alone at the end.
-const LONGEST: [&str; 10] =
-    ["servers", "clients", "sinks", "simulation", "conformance", "racing", "network", "faults", "exclusive_python", "churn"];
+const LONGEST: [&str; 15] = [
+    "servers",
+    "clients",
+    "sinks",
+    "simulation",
+    "model",
+    "lives",
+    "conformance",
+    "claims_conformance",
+    "rolling",
+    "other_fleets",
+    "racing",
+    "network",
+    "faults",
+    "exclusive_python",
+    "churn",
+];
 /// These have hundreds of members or thousands of claims, and run alone when the others are done: beside others they would measure those.
 const ALONE: [&str; 4] = ["load", "claims_load", "claims_measured", "claims_speed"];
 

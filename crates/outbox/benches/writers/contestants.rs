@@ -66,6 +66,7 @@ pub(crate) const RUNS: &[Run] = &[
     run(Pattern::One, GRAPHILE),
     run(Pattern::Ten, PLAIN),
     run(Pattern::Ten, OURS),
+    run(Pattern::Ten, OURS_KNOWN),
     run(Pattern::Ten, SKIP_LOCKED),
     run(Pattern::Ten, GRAPHILE),
     run(Pattern::TenOfOne, PLAIN),

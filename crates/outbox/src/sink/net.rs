@@ -1,5 +1,6 @@
 //! Server addresses of the form `user@host:port`, and why a server cannot be reached.
 
+#[cfg(any(feature = "rabbitmq", feature = "redis"))]
 use shardwise::discovery::tls::ConnectFailure;
 
 use crate::{Error, ErrorKind, Result};
@@ -40,13 +41,14 @@ impl ServerAddress {
     }
 
     /// Host and port, for messages.
-    #[cfg(any(feature = "rabbitmq", test))]
+    #[cfg(any(feature = "kafka", feature = "rabbitmq", test))]
     pub(super) fn place(&self) -> String {
         if self.host.contains(':') { format!("[{}]:{}", self.host, self.port) } else { format!("{}:{}", self.host, self.port) }
     }
 }
 
-/// The error for a connection that failed; `server` is what and where, such as "Redis at host:6379".
+/// The error for a connection of ours that failed; librdkafka makes its own. `server` is what and where, such as "Redis at host:6379".
+#[cfg(any(feature = "rabbitmq", feature = "redis"))]
 pub(super) fn connect_error(server: &str, failure: ConnectFailure) -> Error {
     let (kind, text) = match failure {
         ConnectFailure::Unreachable(why) => (ErrorKind::Unavailable, format!("{server} cannot be reached: {why}")),

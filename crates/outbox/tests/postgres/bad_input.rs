@@ -276,7 +276,7 @@ async fn a_login_with_password_over_tls() {
     let options = PostgresOptions::default().with_tls(&authority.server().unwrap());
     let server = Postgres::start(options.with_rules("hostssl all app 127.0.0.1/32 scram-sha-256")).await.unwrap();
     let outbox = Outbox::on(&server).await;
-    outbox.execute("CREATE ROLE app LOGIN PASSWORD 'hush 1'; GRANT ALL ON ALL TABLES IN SCHEMA public TO app").await;
+    outbox.execute("CREATE ROLE app LOGIN PASSWORD 'hush 1'; GRANT ALL ON ALL TABLES IN SCHEMA public TO app; GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO app").await;
     std::fs::write(place("password"), "hush 1\n").unwrap();
     let url = |parameters: &str| format!("{}?{parameters}", outbox.database.url().replace("postgres@", "app@"));
     let open =

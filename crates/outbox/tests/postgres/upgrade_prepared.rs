@@ -6,7 +6,7 @@ use std::time::Duration;
 use shardwise::SlotSet;
 use shardwise_outbox::postgres;
 use shardwise_testkit::{Postgres, PostgresOptions};
-use sqlx::Executor as _;
+use sqlx::{Connection as _, Executor as _, PgConnection};
 
 use crate::common::Outbox;
 use crate::shared::{SLOTS, eventually, within};
@@ -22,6 +22,13 @@ async fn server(options: PostgresOptions) -> Arc<Postgres> {
     Postgres::start(options.with_setting("max_prepared_transactions", "5")).await.unwrap()
 }
 
+/// In a transaction of its own.
+async fn committed(conn: &mut PgConnection, aggregate: &str) {
+    let mut tx = conn.begin().await.unwrap();
+    write(&mut tx, aggregate).await.unwrap();
+    tx.commit().await.unwrap();
+}
+
 async fn schema(outbox: &Outbox) -> Option<String> {
     outbox.execute("SELECT schema_version FROM outbox_meta").await.remove(0).remove(0)
 }
@@ -31,7 +38,7 @@ async fn a_prepared_transaction_is_named_and_waited_for_and_its_event_arrives() 
     let (outbox, log) = (of_schema_4_on(&server(PostgresOptions::default()).await).await, Log::default());
     let [both, numbers] = &postgres::MIGRATIONS[4..] else { panic!("schemas 5 and 6") };
     let mut conn = outbox.connection().await;
-    write(&mut conn, "held").await.unwrap();
+    committed(&mut conn, "held").await;
     let mut prepared = stays_open(&outbox, "held").await;
     prepared.execute("PREPARE TRANSACTION 'p'").await.unwrap();
     migrated("up to 5", migrating(&outbox, both.up)).await;
@@ -48,18 +55,18 @@ async fn a_prepared_transaction_is_named_and_waited_for_and_its_event_arrives() 
     let sleeping = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'";
     eventually("the migration waits", LIMIT, async || !outbox.execute(sleeping).await.is_empty()).await;
     for _ in 0..MEANWHILE {
-        within("another aggregate", LIMIT, write(&mut conn, "free")).await.unwrap();
+        within("another aggregate", LIMIT, committed(&mut conn, "free")).await;
     }
     let mut second = outbox.connection().await;
-    let later = tokio::spawn(async move { write(&mut second, "held").await });
+    let later = tokio::spawn(async move { committed(&mut second, "held").await });
     waits(&outbox, 1).await;
     eventually("what is committed arrives", LIMIT, async || log.different() == 1 + MEANWHILE).await;
     assert!(!migration.is_finished() && !later.is_finished(), "both wait for the prepared transaction");
     outbox.execute("COMMIT PREPARED 'p'").await;
-    within("the later writer of its aggregate", LIMIT, later).await.unwrap().unwrap();
+    within("the later writer of its aggregate", LIMIT, later).await.unwrap();
     migrated("up to 6", migration).await;
     assert_eq!(schema(&outbox).await.as_deref(), Some("6"));
-    write(&mut conn, "held").await.unwrap();
+    committed(&mut conn, "held").await;
     log.is_complete(&outbox).await;
     assert_eq!(log.different(), 4 + MEANWHILE, "the prepared one is among them");
     running.stop().await;
@@ -95,7 +102,7 @@ async fn prepared_meanwhile(options: PostgresOptions) {
     outbox.execute("COMMIT PREPARED 'p'").await;
     migrated("up to 6", migration).await;
     let mut conn = outbox.connection().await;
-    write(&mut conn, "held").await.unwrap();
+    committed(&mut conn, "held").await;
     let running = newer(&outbox, "newer", SlotSet::full(SLOTS), &log, KEPT).await;
     log.is_complete(&outbox).await;
     assert_eq!(log.different(), 2 + MEANWHILE);

@@ -88,13 +88,16 @@ impl ProducerEvents {
     /// librdkafka cannot go on; `said` is what its event says. The event comes before the report of the message that was refused for good,
     /// if that is why, but a send may be refused before it, so that one calls this too.
     pub(super) fn fatal(&self, said: Option<String>) {
-        let producer = self.producer.get().and_then(Weak::upgrade);
-        let found = producer.and_then(|producer| producer.client().fatal_error());
-        let (code, text) = found.unwrap_or((RDKafkaErrorCode::Fatal, String::new()));
+        let (code, text) = self.fatal_error().unwrap_or((RDKafkaErrorCode::Fatal, String::new()));
         if code == RDKafkaErrorCode::GaplessGuarantee {
             self.event_failed.store(true, Ordering::SeqCst);
         }
         self.give_up(ProducerTrouble::of_fatal(code, said.unwrap_or_else(|| words(&text))));
+    }
+
+    /// Why librdkafka cannot go on, if it cannot.
+    fn fatal_error(&self) -> Option<(RDKafkaErrorCode, String)> {
+        self.producer.get()?.upgrade()?.client().fatal_error()
     }
 
     /// Ends the producer, and drops everything that waits in it. The first reason counts.
@@ -177,6 +180,9 @@ impl ProducerContext for ProducerEvents {
         };
         if !refusal::is_without_answer(code) {
             self.event_failed.store(true, Ordering::SeqCst);
+        } else if self.fatal_error().is_some() {
+            // librdkafka drops what waits in it before its event says why.
+            self.fatal(None);
         }
         // Before anybody learns of it: its successors wait in the producer.
         self.give_up(ProducerTrouble::Failed(code.to_string()));
