@@ -70,8 +70,34 @@ BEGIN
         SELECT s.id FROM struck AS s;
     PERFORM set_config('shardwise.strike', '', true);
 END $$;
--- It runs with the rights of its caller.
+
+-- Puts aggregates on the publishers' list: those that are not delivered as far as `seqs` says. From then on they are delivered as far as that
+-- if `sent`, otherwise as far as they are. What is delivered is read by a statement of its own, because the caller has waited for the fence
+-- since its snapshot, and another call of this publisher may have struck them off meanwhile. Returns how many rows it wrote.
+CREATE FUNCTION outbox_place(aggregates bigint[], hashes bigint[], seqs bigint[], sent boolean) RETURNS bigint
+LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+DECLARE
+    placed bigint;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'outbox_place needs READ COMMITTED: an older snapshot would send events again' USING ERRCODE = 'invalid_transaction_state';
+    END IF;
+    INSERT INTO outbox_head AS h (aggregate, hash, done_seq)
+        SELECT g.id, g.hash, CASE WHEN sent THEN g.seq ELSE d.done_seq END FROM unnest(aggregates, hashes, seqs) AS g (id, hash, seq)
+        CROSS JOIN LATERAL (
+            SELECT coalesce(l.done_seq, a.drained_seq) AS done_seq FROM outbox_aggregate AS a LEFT JOIN outbox_head AS l ON l.aggregate = a.id
+            WHERE a.id = g.id OFFSET 0
+        ) AS d
+        WHERE d.done_seq < g.seq
+        ON CONFLICT (aggregate) DO UPDATE SET done_seq = excluded.done_seq, listed = true, attempts = 0, failures = 0, failing_since = NULL,
+            attempted_at = NULL, retry_at = NULL, last_error = NULL
+            WHERE CASE WHEN sent THEN h.done_seq < excluded.done_seq ELSE NOT h.listed END;
+    GET DIAGNOSTICS placed = ROW_COUNT;
+    RETURN placed;
+END $$;
+-- They run with the rights of their caller.
 GRANT EXECUTE ON FUNCTION outbox_strike(bigint[], bigint[]) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION outbox_place(bigint[], bigint[], bigint[], boolean) TO PUBLIC;
 
 DO $$
 DECLARE
@@ -83,6 +109,7 @@ BEGIN
         EXECUTE format('ALTER SEQUENCE outbox_asleep OWNER TO %I', owner);
         EXECUTE format('ALTER SEQUENCE outbox_woken OWNER TO %I', owner);
         EXECUTE format('ALTER FUNCTION outbox_strike(bigint[], bigint[]) OWNER TO %I', owner);
+        EXECUTE format('ALTER FUNCTION outbox_place(bigint[], bigint[], bigint[], boolean) OWNER TO %I', owner);
     END IF;
     -- The publishers' roles are those that may raise the floor.
     FOR role IN

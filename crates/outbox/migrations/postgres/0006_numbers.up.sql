@@ -1,4 +1,4 @@
--- Schema 6: a writer changes no row of an aggregate that is in the inbox already and no row of the publishers', a commit notifies only where
+-- Schema 6: a writer changes no row of an aggregate that is on the writers' list already and no row of the publishers', a commit notifies only where
 -- a publisher sleeps, and the trigger checks what CHECK constraints of the table checked before. There must be no writer and no publisher of schema 4
 -- any more: it waits for the transactions that use the table, at most 10 minutes and without stopping any, and refuses while such a publisher
 -- is alive. Then it needs the table for itself for a moment.
@@ -106,8 +106,8 @@ BEGIN
     PERFORM setval('outbox_floor', greatest(last_value, highest)) FROM outbox_floor WHERE NOT is_called OR last_value < highest;
 END $$;
 
--- The inbox: what writers have listed. Publishers read it directly; what fails, or has more behind it, they put on their own list.
-CREATE INDEX IF NOT EXISTS outbox_aggregate_inbox ON outbox_aggregate (last_seq, id) WHERE last_seq <> drained_seq;
+-- The writers' list: what writers have listed. Publishers read it directly; what fails, or has more behind it, they put on their own list.
+CREATE INDEX IF NOT EXISTS outbox_aggregate_listed ON outbox_aggregate (last_seq, id) WHERE last_seq <> drained_seq;
 
 -- A publisher of schema 4 that was stopped in the middle of a reading would strike aggregates off in which events have come since.
 CREATE OR REPLACE FUNCTION outbox_struck() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
@@ -241,7 +241,7 @@ BEGIN
     END IF;
     LOOP
         -- The lock that makes seq the order of the commits. It is kept to the commit and makes no new version of the row. latest is NULL if
-        -- the aggregate is not in the inbox.
+        -- the aggregate is not on the writers' list.
         SELECT a.id, CASE WHEN a.last_seq ~<> a.drained_seq THEN a.last_seq END INTO NEW.aggregate, latest
             FROM %1$s.outbox_aggregate AS a WHERE a.key ~= (NEW.aggregatetype ~|| '/' ~|| NEW.aggregateid) FOR NO KEY UPDATE;
         EXIT WHEN NEW.aggregate IS NOT NULL;
@@ -260,7 +260,7 @@ BEGIN
     -- Drawn by a separate statement, after the wait for the lock.
     NEW.seq := pg_sequence_last_value(%3$L::regclass) ~+ nextval(%4$L::regclass);
     IF latest IS NULL THEN
-        -- Into the inbox. What is delivered is drained_seq at most, or what the publishers' row says.
+        -- On the writers' list. What is delivered is drained_seq at most, or what the publishers' row says.
         UPDATE %1$s.outbox_aggregate AS a SET last_seq = NEW.seq WHERE a.id ~= NEW.aggregate AND a.last_seq ~< NEW.seq
             RETURNING a.drained_seq INTO latest;
     END IF;

@@ -123,7 +123,7 @@ async fn limits_cut_and_the_cursor_goes_round(harness: &impl StoreHarness) {
     let (store, me) = owner(harness).await;
     let (mut after, mut seen) = (None, Vec::new());
     for _ in 0..20 {
-        let FetchResult { runs, resume } = store.fetch(&me, &FetchRequest { after, events_max: 3, ..request() }).await.unwrap();
+        let FetchResult { runs, resume, .. } = store.fetch(&me, &FetchRequest { after, events_max: 3, ..request() }).await.unwrap();
         assert_eq!(runs.iter().map(|run| run.events.len()).sum::<usize>(), 3);
         seen.extend(runs.iter().map(|run| run.aggregate));
         after = resume;
@@ -194,7 +194,7 @@ async fn a_limit_of_bytes_passes_no_aggregate_over(harness: &impl StoreHarness) 
     let (mut after, mut seen, mut readings) = (None, std::collections::BTreeSet::new(), 0);
     let mut first = None;
     while readings < 40 {
-        let FetchResult { runs, resume } = store.fetch(&me, &FetchRequest { after, bytes_max: 90_000, ..request() }).await.unwrap();
+        let FetchResult { runs, resume, .. } = store.fetch(&me, &FetchRequest { after, bytes_max: 90_000, ..request() }).await.unwrap();
         whole(&runs);
         assert!(!runs.is_empty() && resume.is_some(), "more than the limit is pending");
         // Whatever was not returned before the first aggregate comes again was skipped.

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use shardwise::ShardKey;
 use sqlx::{Connection, PgConnection};
 
-use super::inbox::delivered;
+use super::writers_list::delivered;
 use super::{PostgresStore, call};
 use crate::Result;
 use crate::store::rows::FoundEvent;

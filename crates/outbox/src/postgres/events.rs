@@ -47,7 +47,7 @@ pub(super) struct Collected {
     pub(super) rows: i64,
     /// Those of retries.
     pub(super) due: i64,
-    /// The last row's aggregate.
+    /// The last aggregate for which there was room.
     pub(super) last: Option<AggregateId>,
     /// Whether all large events still exist.
     pub(super) is_whole: bool,
@@ -66,7 +66,9 @@ pub(super) async fn collect(
         let is_due = row.try_get(17)?;
         collected.rows += 1;
         collected.due += i64::from(is_due);
-        collected.last = Some(row.try_get_unchecked(2)?);
+        if reading.bytes_left > 0 {
+            collected.last = Some(row.try_get_unchecked(2)?);
+        }
         if reading.add::<String, _>(&row, is_due, None, |row| body(row, 20))?
             && let Some(position) = row.try_get_unchecked(19)?
         {

@@ -1,12 +1,12 @@
 //! Reading pending events by the publisher's slots: each slot is a range of the index of aggregates with something to send.
 //!
 //! Rows of other slots are outside the ranges, and aggregates with a blocked head are not in the index, so neither is visited; a test
-//! reads the plan. What writers have listed since is in the inbox.
+//! reads the plan. What writers have listed since is on the writers' list.
 
 use sqlx::PgConnection;
 
 use super::events::{collect, with_events};
-use super::inbox::{self, InboxCursor, InboxReading};
+use super::writers_list::{self, ListCursor, ListReading};
 use super::{PostgresStore, call, clean};
 use crate::store::rows::RunCollector;
 use crate::store::sql::{ErrorContext, around, from_ordered, retry_ahead_max_ms, signed};
@@ -70,37 +70,38 @@ pub const FETCH: &str = with_events!(
 
 pub(super) async fn fetch(store: &PostgresStore, me: &PublisherRegistration, request: &FetchRequest) -> crate::Result<FetchResult> {
     let mut reading = RunCollector::new(request.events_max, request.bytes_max);
-    let (end, inbox) = call!(store, conn => read_both(conn, &store.inbox, me, request, &mut reading))?;
+    let (end, list) = call!(store, conn => read_both(conn, &store.writers_list, me, request, &mut reading))?;
     if !reading.drained.is_empty() && store.may_strike() {
         call!(store, conn => clean::strike_off(conn, &reading.drained))?;
     }
-    if store.inbox.may_hand_over(inbox.placed.len()) {
-        call!(store, conn => inbox::hand_over(conn, &inbox.placed))?;
+    if store.writers_list.may_hand_over(&list) {
+        call!(store, conn => writers_list::hand_over(conn, &list))?;
     }
+    let more = !list.is_whole && !reading.is_full();
     let resume = match end {
-        ReadEnd::All if inbox.is_whole => None,
+        ReadEnd::All if list.is_whole => None,
         ReadEnd::Slots(through) => Some(from_ordered(through)),
-        // If only retries or the inbox were read, the cursor stays where it was.
+        // If only retries or the writers' list were read, the cursor stays where it was.
         ReadEnd::All => Some(request.after.unwrap_or(u64::MAX)),
         ReadEnd::Full => Some(reading.last_hash.map(from_ordered).or(request.after).unwrap_or(u64::MAX)),
     };
-    Ok(FetchResult { runs: reading.runs, resume })
+    Ok(FetchResult { runs: reading.runs, resume, more })
 }
 
-/// Reads the publishers' list and the inbox, in turns which is first.
+/// Reads the publishers' list and the writers' list, in turns which is first.
 async fn read_both(
     conn: &mut PgConnection,
-    cursor: &InboxCursor,
+    cursor: &ListCursor,
     me: &PublisherRegistration,
     request: &FetchRequest,
     reading: &mut RunCollector,
-) -> Result<(ReadEnd, InboxReading), sqlx::Error> {
+) -> Result<(ReadEnd, ListReading), sqlx::Error> {
     if cursor.goes_first() {
-        let inbox = inbox::read(cursor, conn, me, request, reading).await?;
-        return Ok((read_all(conn, me, request, reading).await?, inbox));
+        let list = writers_list::read(cursor, conn, me, request, reading).await?;
+        return Ok((read_all(conn, me, request, reading).await?, list));
     }
     let end = read_all(conn, me, request, reading).await?;
-    Ok((end, inbox::read(cursor, conn, me, request, reading).await?))
+    Ok((end, writers_list::read(cursor, conn, me, request, reading).await?))
 }
 
 enum ReadEnd {

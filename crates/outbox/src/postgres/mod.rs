@@ -16,13 +16,13 @@ mod events;
 mod fence;
 mod fetch;
 mod history;
-mod inbox;
 mod record;
 mod restored;
 mod schema;
 mod status;
 mod sweep;
 mod wakes;
+mod writers_list;
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::AtomicI64;
@@ -47,13 +47,13 @@ pub use fence::RELEASE;
 #[doc(hidden)]
 pub use fetch::FETCH;
 #[doc(hidden)]
-pub use inbox::{DIRECT, INBOX};
-#[doc(hidden)]
 pub use record::MARK;
 pub use schema::{MIGRATIONS, SCHEMA_VERSION};
+#[doc(hidden)]
+pub use writers_list::{DIRECT, LISTED};
 
 use self::history::CommitHistory;
-use self::inbox::InboxCursor;
+use self::writers_list::ListCursor;
 pub use crate::store::sql::Migration;
 use crate::store::sql::{ErrorContext, signed};
 use crate::store::{
@@ -87,7 +87,7 @@ pub struct PostgresStore {
     struck_at: Arc<Mutex<Option<Instant>>>,
     /// The search for idle aggregates continues behind this one.
     forget_after: Arc<AtomicI64>,
-    inbox: InboxCursor,
+    writers_list: ListCursor,
     history: CommitHistory,
 }
 
@@ -138,7 +138,7 @@ impl PostgresStore {
             pool,
             struck_at: Arc::default(),
             forget_after: Arc::default(),
-            inbox: InboxCursor::default(),
+            writers_list: ListCursor::default(),
             history,
         };
         // The pool would retry and then report only that it took too long.

@@ -9,12 +9,12 @@ use sqlx::{Connection, PgConnection, Postgres, Row};
 use super::error::gave_way;
 use super::fence::columns;
 use super::history::CommitHistory;
-use super::inbox::delivered;
+use super::writers_list::delivered;
 use crate::store::sql::{changes, done_through, holds, holds_of, millis, shortened, unsigned};
 use crate::store::{HeadUpdate, Hold, Outcome, PublisherRegistration};
 
 /// The outcomes whose holds are current, looked up in a hash (IS TRUE prevents a nested loop); the slots stay locked until the transaction
-/// ends. $1 aggregates, $2 slots and $3 epochs as parallel arrays, $4 incarnation; `$what` are the other columns. LATERAL forces one
+/// ends, also for other calls of this publisher: a call that was given up may still be running. $1 aggregates, $2 slots and $3 epochs as parallel arrays, $4 incarnation; `$what` are the other columns. LATERAL forces one
 /// lookup for each slot: without statistics the server would compare each held slot with each outcome.
 #[rustfmt::skip]
 macro_rules! under_the_fence {
@@ -25,7 +25,7 @@ macro_rules! under_the_fence {
             ), fence AS MATERIALIZED (
                 SELECT s.slot, s.epoch FROM (SELECT DISTINCT slot FROM given ORDER BY slot) AS w
                 CROSS JOIN LATERAL (
-                    SELECT t.slot, t.epoch FROM outbox_slot AS t WHERE t.slot = w.slot AND t.incarnation = $4 FOR SHARE
+                    SELECT t.slot, t.epoch FROM outbox_slot AS t WHERE t.slot = w.slot AND t.incarnation = $4 FOR NO KEY UPDATE
                 ) AS s
             ), allowed AS MATERIALIZED (
                 SELECT g.* FROM given AS g WHERE ((g.slot, g.epoch) IN (SELECT slot, epoch FROM fence)) IS TRUE
@@ -52,7 +52,7 @@ pub(super) use short_of_a_deadlock;
 /// holds its row: then more events may follow. Whether everything is delivered is looked up twice: here without a lock, which spares the
 /// lock where more is pending, and by `outbox_strike` behind the lock in a new snapshot, because a writer that came and went meanwhile has
 /// left no new version of its row. Each other one is put on the publishers' list, or its row there is moved on. An outcome that was already
-/// applied changes nothing, so a late or repeated call is harmless. Each outcome of a current hold changes one aggregate, so their number
+/// applied changes nothing, so a late or repeated call is harmless; `outbox_place` looks at that again, behind the fence. Each outcome of a current hold changes one aggregate, so their number
 /// shows whether any was fenced. LATERAL forces one lookup for each aggregate. Public for the test that reads the plan.
 pub const MARK: &str = concat!(
     under_the_fence!("through, hash", "$5::bigint[], $6::bigint[]"),
@@ -69,25 +69,16 @@ pub const MARK: &str = concat!(
     ), struck AS MATERIALIZED (
         SELECT s.aggregate FROM idle AS i CROSS JOIN LATERAL outbox_strike(i.aggregates, i.through) AS s (aggregate)
         WHERE i.aggregates IS NOT NULL
-    ), moved AS (
-        INSERT INTO outbox_head AS h (aggregate, hash, done_seq)
-        SELECT m.aggregate, m.hash, m.through FROM due AS m WHERE m.aggregate NOT IN (SELECT aggregate FROM struck)
-        ON CONFLICT (aggregate) DO UPDATE SET done_seq = excluded.done_seq, listed = true, attempts = 0, failures = 0, failing_since = NULL,
-            attempted_at = NULL, retry_at = NULL, last_error = NULL WHERE h.done_seq < excluded.done_seq
-        RETURNING true
     )
-    SELECT (SELECT count(*) FROM struck) + (SELECT count(*) FROM moved)"
+    SELECT (SELECT count(*) FROM struck) + coalesce((
+        SELECT outbox_place(array_agg(m.aggregate), array_agg(m.hash), array_agg(m.through), true)
+        FROM due AS m WHERE m.aggregate NOT IN (SELECT aggregate FROM struck) HAVING count(*) > 0), 0)"
 );
 
-/// $5 sequences, $6 hashes or NULL. Puts aggregates that were read from the inbox on the publishers' list, which has the retries.
+/// $5 sequences, $6 hashes or NULL. Puts aggregates on the publishers' list, which has the retries, if they are on the writers' list alone.
 const PLACE: &str = concat!(
     under_the_fence!("seq, hash", "$5::bigint[], $6::bigint[]"),
-    " INSERT INTO outbox_head AS h (aggregate, hash, done_seq)
-      SELECT f.aggregate, f.hash, d.done_seq FROM allowed AS f CROSS JOIN LATERAL ",
-    delivered!("f.aggregate"),
-    " AS d WHERE d.done_seq < f.seq
-      ON CONFLICT (aggregate) DO UPDATE SET listed = true, attempts = 0, failures = 0, failing_since = NULL, attempted_at = NULL,
-          retry_at = NULL, last_error = NULL WHERE NOT h.listed"
+    " SELECT outbox_place(array_agg(f.aggregate), array_agg(f.hash), array_agg(f.seq), false) FROM allowed AS f HAVING count(*) > 0"
 );
 
 /// $1 aggregates and $2 sequences; deletes the events just marked.

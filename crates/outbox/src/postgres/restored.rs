@@ -9,8 +9,8 @@ use sqlx::{Connection, PgConnection};
 
 use super::fence::alive;
 use super::history::{self, drawn};
-use super::inbox::{inbox, listed_by_writers};
 use super::status::AT_LENGTH;
+use super::writers_list::{listed_by_writers, writers_list};
 use super::{PostgresStore, call};
 use crate::store::RestoreResult;
 use crate::store::sql::{ErrorContext, StatementError, checked, unsigned};
@@ -60,7 +60,7 @@ const WAITING: &str = concat!(
         UNION ALL SELECT aggregate, done_seq FROM outbox_head WHERE waiting
         UNION ALL SELECT aggregate, done_seq FROM outbox_head WHERE blocked_at IS NOT NULL
         UNION ALL SELECT i.aggregate, i.done_seq FROM (",
-    inbox!("ALL"),
+    writers_list!("ALL"),
     ") AS i
     ) AS h CROSS JOIN LATERAL (SELECT 1 FROM outbox AS o WHERE o.aggregate = h.aggregate AND o.seq > h.done_seq AND o.seq <= $1 OFFSET 0) AS e"
 );

@@ -4,7 +4,7 @@ use shardwise::ShardKey;
 use sqlx::{Connection, PgConnection};
 
 use super::fence::{IS_NUMBERED, alive};
-use super::inbox::{delivered, inbox, listed_by_writers};
+use super::writers_list::{delivered, listed_by_writers, writers_list};
 use crate::store::sql::{ago, retry_ahead_max_ms, small, to_ordered, unsigned};
 use crate::store::{Backlog, BlockedAggregate, PublisherStatus, Retrying, Status, UNPUBLISHED_MAX};
 
@@ -75,9 +75,9 @@ const FREE: &str = concat!(
 );
 
 /// $1 how many. The database cannot compute the hashes of these.
-const INBOX_KEYS: &str = concat!("SELECT i.aggregate, i.key FROM (", inbox!("$1"), ") AS i");
+const WRITERS_KEYS: &str = concat!("SELECT i.aggregate, i.key FROM (", writers_list!("$1"), ") AS i");
 
-/// $1 how many aggregates to visit, and how many events to count, $2 aggregates of the inbox and $3 their hashes. Counts events in slots
+/// $1 how many aggregates to visit, and how many events to count, $2 aggregates of the writers' list and $3 their hashes. Counts events in slots
 /// that no live publisher holds, if any publisher is alive: the ranges of free slots are looked up in the index by hash. Events that wait
 /// for a retry are not in that index.
 const UNPUBLISHED: &str = concat!(
@@ -106,13 +106,13 @@ const ANY_ALIVE: &str = concat!("SELECT EXISTS (SELECT 1 FROM outbox_publisher A
 /// $1 how many aggregates of each kind to visit, and how many events of each kind to count. Heads whose hash is NULL are pending too. Listed
 /// aggregates that have nothing to send count in no sum.
 ///
-/// Returns the pending events of aggregates that are ready, also in the inbox, that wait for a retry, and that are blocked; the age of the oldest head; and
+/// Returns the pending events of aggregates that are ready, also on the writers' list, that wait for a retry, and that are blocked; the age of the oldest head; and
 /// how many aggregates were visited, how many of them blocked, and how many events are parked.
 const BACKLOG: &str = concat!(
     "WITH waiting AS MATERIALIZED (
         (SELECT h.aggregate, h.done_seq FROM outbox_head AS h WHERE h.ready ORDER BY h.hash, h.aggregate LIMIT $1) UNION ALL
         SELECT i.aggregate, i.done_seq FROM (",
-    inbox!("$1"),
+    writers_list!("$1"),
     ") AS i
     ), retrying AS MATERIALIZED (
         SELECT h.aggregate, h.done_seq FROM outbox_head AS h WHERE h.waiting ORDER BY h.retry_at LIMIT $1
@@ -147,8 +147,8 @@ pub(super) async fn backlog(conn: &mut PgConnection, most: i64) -> Result<Backlo
     let mut unpublished = ready + retrying;
     // Without a living publisher, that is all of them.
     if unpublished > 0 && sqlx::query_scalar(ANY_ALIVE).fetch_one(&mut *conn).await? {
-        let inbox: Vec<(i64, String)> = sqlx::query_as(INBOX_KEYS).bind(UNPUBLISHED_MAX).fetch_all(&mut *conn).await?;
-        let (aggregates, hashes): (Vec<i64>, Vec<i64>) = inbox.iter().map(|(id, key)| (*id, to_ordered(key.as_str().key_hash()))).unzip();
+        let listed: Vec<(i64, String)> = sqlx::query_as(WRITERS_KEYS).bind(UNPUBLISHED_MAX).fetch_all(&mut *conn).await?;
+        let (aggregates, hashes): (Vec<i64>, Vec<i64>) = listed.iter().map(|(id, key)| (*id, to_ordered(key.as_str().key_hash()))).unzip();
         let query = sqlx::query_scalar(UNPUBLISHED).bind(UNPUBLISHED_MAX).bind(aggregates).bind(hashes);
         unpublished = query.fetch_one(conn).await?;
     }

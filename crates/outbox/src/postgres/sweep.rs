@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sqlx::PgConnection;
 
-use super::inbox::delivered;
+use super::writers_list::delivered;
 use crate::store::SweepResult;
 use crate::store::sql::{millis, signed};
 

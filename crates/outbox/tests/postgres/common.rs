@@ -25,7 +25,7 @@ pub(crate) async fn patiently<T>(what: &str, call: impl AsyncFn() -> shardwise_o
     call().await.unwrap()
 }
 
-/// The aggregates in the inbox or on the publishers' list.
+/// The aggregates on the writers' list or on the publishers' list.
 pub(crate) const LISTED: &str = "SELECT a.id FROM outbox_aggregate AS a LEFT JOIN outbox_head AS h ON h.aggregate = a.id
     WHERE a.last_seq <> a.drained_seq OR h.listed";
 

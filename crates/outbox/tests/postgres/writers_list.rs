@@ -1,4 +1,4 @@
-//! The inbox: what writers have listed is read directly, and gets a row of the publishers' only if it needs one.
+//! The writers' list: what writers have listed is read directly, and gets a row of the publishers' only if it needs one.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use sqlx::Executor as _;
 
 use crate::common::{LISTED, Outbox, insert};
 use crate::publishing::delivered;
-use crate::shared::events;
-use crate::strikes::{holder, number, read};
+use crate::shared::{events, eventually};
+use crate::strikes::{WAITS, holder, number, read};
 
 const HEADS: &str = "SELECT count(*) FROM outbox_head";
-const IN_THE_INBOX: &str = "SELECT count(*) FROM outbox_aggregate WHERE last_seq <> drained_seq";
+const ON_THE_WRITERS_LIST: &str = "SELECT count(*) FROM outbox_aggregate WHERE last_seq <> drained_seq";
 
 fn request(after: Option<u64>, events_max: usize, except_aggregates: Vec<i64>) -> FetchRequest {
     FetchRequest { after, events_max, bytes_max: 1 << 24, except_slots: vec![], except_aggregates }
@@ -34,7 +34,7 @@ async fn an_aggregate_with_one_event_leaves_no_row_of_the_publishers() {
     let (store, me) = holder(&outbox).await;
     for n in 1..=3 {
         outbox.insert([events("a", n..=n), events("b", n..=n)].concat()).await;
-        assert_eq!(number(&outbox, IN_THE_INBOX).await, 2);
+        assert_eq!(number(&outbox, ON_THE_WRITERS_LIST).await, 2);
         let outcomes = read(&store, &me).await;
         assert_eq!(outcomes.len(), 2);
         assert_eq!(store.record(&me, &outcomes, n == 3).await.unwrap(), []);
@@ -84,7 +84,7 @@ async fn a_failure_of_what_was_read_directly_is_charged_and_survives_a_takeover(
     };
     let outcome = Outcome { aggregate: run.aggregate, hold: run.hold, through: None, then };
     assert_eq!(store.record(&me, std::slice::from_ref(&outcome), false).await.unwrap(), []);
-    assert_eq!(store.record(&me, &[outcome.clone()], false).await.unwrap(), [], "repeated");
+    assert_eq!(store.record(&me, std::slice::from_ref(&outcome), false).await.unwrap(), [], "repeated");
     store.leave(&me).await.unwrap();
     store.close().await;
     let store = outbox.store().await;
@@ -123,7 +123,7 @@ async fn what_commits_below_the_cursor_is_read_in_the_next_lap_and_in_order() {
 }
 
 #[tokio::test]
-async fn the_status_counts_the_inbox_and_knows_which_of_it_nobody_publishes() {
+async fn the_status_counts_the_writers_list_and_knows_which_of_it_nobody_publishes() {
     let outbox = Outbox::new().await;
     outbox.insert((0..50).flat_map(|n| events(&n.to_string(), 1..=2)).collect()).await;
     let store = outbox.store().await;
@@ -141,19 +141,19 @@ async fn the_status_counts_the_inbox_and_knows_which_of_it_nobody_publishes() {
 
 /// A writer that comes later puts it back, and is sent behind the others.
 #[tokio::test]
-async fn what_is_on_the_publishers_list_leaves_the_inbox() {
+async fn what_is_on_the_publishers_list_leaves_the_writers_list() {
     let outbox = Outbox::new().await;
     outbox.insert(events("a", 1..=3)).await;
     let (store, me) = holder(&outbox).await;
     let first = store.fetch(&me, &request(None, 1, vec![])).await.unwrap().runs.remove(0);
     let outcome = Outcome { aggregate: first.aggregate, hold: first.hold, through: Some(first.through), then: HeadUpdate::Next };
     assert_eq!(store.record(&me, &[outcome], false).await.unwrap(), []);
-    assert_eq!((number(&outbox, IN_THE_INBOX).await, number(&outbox, HEADS).await), (1, 1));
+    assert_eq!((number(&outbox, ON_THE_WRITERS_LIST).await, number(&outbox, HEADS).await), (1, 1));
     assert_eq!(ids(&runs(&store, &me).await), ["a-2", "a-3"]);
-    assert_eq!(number(&outbox, IN_THE_INBOX).await, 0);
+    assert_eq!(number(&outbox, ON_THE_WRITERS_LIST).await, 0);
     assert_eq!(store.status().await.unwrap().pending, 2);
     outbox.insert(events("a", 4..=4)).await;
-    assert_eq!(number(&outbox, IN_THE_INBOX).await, 1);
+    assert_eq!(number(&outbox, ON_THE_WRITERS_LIST).await, 1);
     assert_eq!(store.status().await.unwrap().pending, 3, "counted once");
     store.leave(&me).await.unwrap();
     let ids: Vec<_> = delivered(&outbox).await.into_iter().map(|event| event.id).collect();
@@ -162,7 +162,7 @@ async fn what_is_on_the_publishers_list_leaves_the_inbox() {
 }
 
 #[tokio::test]
-async fn what_is_in_the_inbox_survives_the_way_down_and_up_again() {
+async fn what_is_on_the_writers_list_survives_the_way_down_and_up_again() {
     let outbox = Outbox::new().await;
     outbox.insert([events("a", 1..=2), events("b", 1..=1)].concat()).await;
     let (store, me) = holder(&outbox).await;
@@ -174,7 +174,7 @@ async fn what_is_in_the_inbox_survives_the_way_down_and_up_again() {
     store.close().await;
     let [.., numbers] = &postgres::MIGRATIONS[..] else { panic!("schema 6") };
     outbox.execute(&format!("BEGIN; {}; COMMIT", numbers.down)).await;
-    assert_eq!(number(&outbox, "SELECT count(*) FROM outbox_head WHERE listed").await, 1, "of the aggregate that was in the inbox");
+    assert_eq!(number(&outbox, "SELECT count(*) FROM outbox_head WHERE listed").await, 1, "of the aggregate that was on the writers' list");
     outbox.insert([events("a", 3..=3), events("b", 2..=2)].concat()).await;
     outbox.execute(&format!("BEGIN; {}; COMMIT", numbers.up)).await;
     outbox.insert([events("a", 4..=4), events("b", 3..=3), events("c", 1..=1)].concat()).await;
@@ -183,4 +183,60 @@ async fn what_is_in_the_inbox_survives_the_way_down_and_up_again() {
         let ids: Vec<_> = arrived.iter().filter(|event| event.aggregate_id == aggregate).map(|event| event.id.as_str()).collect();
         assert_eq!(ids, expected);
     }
+}
+
+/// A mark that was given up may wait in the server, with the snapshot of its beginning, while later ones are recorded.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_mark_puts_nothing_on_the_publishers_list_behind_what_is_delivered() {
+    let outbox = Outbox::new().await;
+    outbox.insert(events("a", 1..=2)).await;
+    let (store, me) = holder(&outbox).await;
+    let first = store.fetch(&me, &request(None, 1, vec![])).await.unwrap().runs.remove(0);
+    let second = runs(&store, &me).await.remove(0);
+    assert_eq!((ids(std::slice::from_ref(&first)), ids(std::slice::from_ref(&second))), (vec!["a-1"], vec!["a-1", "a-2"]));
+    let mut other = outbox.connection().await;
+    other.execute("BEGIN; SELECT 1 FROM outbox_slot FOR UPDATE").await.unwrap();
+    let mark = Outcome { aggregate: first.aggregate, hold: first.hold, through: Some(first.through), then: HeadUpdate::Next };
+    let late = tokio::spawn({
+        let (store, me) = (store.clone(), me.clone());
+        async move {
+            loop {
+                match store.record(&me, std::slice::from_ref(&mark), false).await {
+                    Err(error) if error.is_retryable() => {}
+                    answer => return answer.unwrap(),
+                }
+            }
+        }
+    });
+    eventually("the mark waits for its slot", Duration::from_secs(30), async || !outbox.execute(WAITS).await.is_empty()).await;
+    let struck = format!("SELECT outbox_strike('{{{}}}', '{{{}}}')", second.aggregate, second.through);
+    assert_eq!(outbox.execute(&struck).await.len(), 1);
+    outbox.insert(events("a", 3..=3)).await;
+    other.execute("COMMIT").await.unwrap();
+    assert_eq!(late.await.unwrap(), []);
+    assert_eq!(number(&outbox, HEADS).await, 0);
+    assert_eq!(ids(&runs(&store, &me).await), ["a-3"]);
+}
+
+/// Otherwise all others would pass over what a publisher does not send.
+#[tokio::test]
+async fn what_its_publisher_does_not_read_moves_to_the_publishers_list() {
+    let outbox = Outbox::new().await;
+    outbox.insert((0..20).flat_map(|n| events(&n.to_string(), 1..=2)).collect()).await;
+    let (former, me) = holder(&outbox).await;
+    former.leave(&me).await.unwrap();
+    let store = outbox.store().await;
+    let next = PublisherRegistration { publisher: "next".into(), incarnation: Incarnation::new(2), ..me };
+    store.register(&next).await.unwrap();
+    let begun = std::time::Instant::now();
+    eventually("they have moved", Duration::from_mins(1), async || {
+        assert_eq!(store.fetch(&next, &request(None, 1_000, vec![])).await.unwrap().runs, [], "it holds no slot");
+        number(&outbox, ON_THE_WRITERS_LIST).await == 0
+    })
+    .await;
+    assert!(begun.elapsed() >= Duration::from_secs(5), "a publisher that keeps up has them sent by then");
+    assert_eq!(number(&outbox, "SELECT count(*) FROM outbox_head WHERE listed AND hash IS NOT NULL AND done_seq = 0").await, 20);
+    store.take(&next, &SlotSet::full(next.slots)).await.unwrap();
+    let all = runs(&store, &next).await;
+    assert!(all.len() == 20 && all.iter().all(|run| run.events.len() == 2), "{all:?}");
 }
