@@ -5,7 +5,8 @@
 //! `<!-- file: PATH -->`, whose block is written to that file; `<!-- another terminal, until: TEXT -->`, whose
 //! block runs at the same time as the page, which waits for TEXT in its output, and ends by Ctrl-C when the page does.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -150,6 +151,7 @@ impl<'a> PageRun<'a> {
     /// Runs the blocks and answers how many; what is left out goes to `left_out`.
     fn run(&self, blocks: &[Block], left_out: &mut Vec<String>) -> Result<u64, TaskFailure> {
         files::empty(&self.folder)?;
+        self.write_cargo()?;
         files::write(&self.folder.join(".cargo/config.toml"), CARGO_CONFIG)?;
         let (mut ran, mut terminals) = (0, Vec::new());
         for block in blocks {
@@ -166,6 +168,15 @@ impl<'a> PageRun<'a> {
         }
         std::fs::remove_dir_all(&self.folder).map_err(TaskFailure::at(self.folder.display()))?;
         Ok(ran)
+    }
+
+    /// A `cargo` that installs what the tests have compiled: that the commands work is asked here, not how fast they are.
+    fn write_cargo(&self) -> Result<(), TaskFailure> {
+        let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
+        let script = format!("#!/bin/sh\nif [ \"$1\" = install ]; then shift; set -- install --debug \"$@\"; fi\nexec '{cargo}' \"$@\"\n");
+        let place = self.folder.join("installed/bin/cargo");
+        files::write(&place, &script)?;
+        std::fs::set_permissions(&place, Permissions::from_mode(0o755)).map_err(TaskFailure::at(place.display()))
     }
 
     fn failed(&self, line: usize, why: impl std::fmt::Display) -> TaskFailure {
@@ -193,8 +204,6 @@ impl<'a> PageRun<'a> {
         let path = std::env::var("PATH").unwrap_or_default();
         command.env("PATH", format!("{}:{path}", installed.join("bin").display()));
         command.env("CARGO_INSTALL_ROOT", installed).env("CARGO_TARGET_DIR", self.log.context.target());
-        // That the commands work is asked here, not how fast they are.
-        command.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0").env("CARGO_PROFILE_RELEASE_DEBUG", "0").env("CARGO_PROFILE_DEV_DEBUG", "0");
         // A clone builds its own with the script that has built this one.
         if let Some(protoc) = self.protoc()? {
             command.env("SHARDWISE_PROTOC", protoc);

@@ -120,7 +120,7 @@ fn refused_lines_are_reported_and_take_no_others_with_them() {
     assert_eq!(output["refused"][0], json!({"line": 3, "reason": "an event with this id is in the outbox already"}));
     assert_eq!(output["refused"].as_array().unwrap().iter().map(|r| r["line"].clone()).collect::<Vec<_>>(), [3, 4, 5]);
     assert_eq!(status(&place)["pending"], 3);
-    let block = "UPDATE outbox_head SET blocked_at = now(), last_error = 'no'";
+    let block = "INSERT INTO outbox_head (aggregate, blocked_at, last_error) SELECT id, now(), 'no' FROM outbox_aggregate";
     runtime.block_on(database.execute(block)).unwrap();
     assert_eq!(status(&place)["blocked"][0]["key"], "order/1");
     assert_eq!(place.run(&["outbox", "unblock", "--key", "order/1"]).well(), "1 aggregate unblocked\n");

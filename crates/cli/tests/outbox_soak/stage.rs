@@ -176,8 +176,9 @@ impl Stage {
 
     /// Waits until nothing is pending, and all sent events are in the file.
     pub(crate) fn all_is_delivered(&self) {
-        let pending =
-            "SELECT 1 FROM outbox_head AS h JOIN outbox AS o ON o.aggregate = h.aggregate AND o.seq > h.done_seq WHERE h.listed LIMIT 1";
+        let pending = "SELECT 1 FROM outbox_aggregate AS a LEFT JOIN outbox_head AS h ON h.aggregate = a.id
+            JOIN outbox AS o ON o.aggregate = a.id AND o.seq > coalesce(h.done_seq, a.drained_seq)
+            WHERE a.last_seq <> a.drained_seq OR h.listed LIMIT 1";
         eventually("nothing is pending", Duration::from_mins(2), || self.execute(pending).is_empty().then_some(()));
         if let Some(kafka) = &self.kafka {
             eventually("what is in the topic is read", Duration::from_mins(2), || kafka.is_copied().then_some(()));

@@ -100,6 +100,10 @@ BEGIN
     DROP TRIGGER IF EXISTS outbox_copied ON outbox_aggregate;
     DROP FUNCTION IF EXISTS outbox_copied();
     DROP FUNCTION outbox_strike(bigint[], bigint[]);
+    DROP FUNCTION outbox_place(bigint[], bigint[], bigint[], boolean);
+    -- In schema 6 an aggregate without trouble had no row of the publishers'. Those on the writers' list got one on the way to schema 5.
+    INSERT INTO outbox_head (aggregate, listed, done_seq) SELECT id, last_seq <> drained_seq, drained_seq FROM outbox_aggregate
+        ON CONFLICT (aggregate) DO NOTHING;
     -- In schema 6 last_seq stood still while an aggregate was listed. What is done counts too: delivered events may be deleted already. Who
     -- is not on the list has nothing to send, and stays off.
     UPDATE outbox_aggregate AS a

@@ -35,9 +35,9 @@ CREATE SEQUENCE outbox_woken MINVALUE 0 CACHE 1;
 -- No ticket is given yet; the first one is 1.
 SELECT setval('outbox_asleep', 0), setval('outbox_woken', 0);
 
--- Strikes aggregates off the publishers' list as far as the writers' rows go: those with no event behind `through`. A writer that came and
--- went has left its event and no new version of the row, so the events are looked up by a second statement, behind the locks. Returns the
--- aggregates that are struck off: the caller then sets `listed` to false in their heads, in the same transaction.
+-- Strikes aggregates off the publishers' list: those with no event behind `through`. A writer that came and went has left its event and no
+-- new version of the row, so the events are looked up by a second statement, behind the locks. It sees the publishers' rows that have come
+-- meanwhile as well. Without such a row, drained_seq is how far the aggregate is delivered. Returns the aggregates that are struck off.
 CREATE FUNCTION outbox_strike(aggregates bigint[], through bigint[]) RETURNS SETOF bigint
 LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 DECLARE
@@ -57,13 +57,47 @@ BEGIN
     -- Any other statement is looked at by a trigger of schema 6.
     PERFORM set_config('shardwise.strike', 'on', true);
     RETURN QUERY
-        UPDATE outbox_aggregate AS a SET drained_seq = a.last_seq FROM unnest(free, behind) AS g (id, done)
-        WHERE a.id = g.id AND NOT EXISTS (SELECT 1 FROM outbox AS o WHERE o.aggregate = g.id AND o.seq > g.done)
-        RETURNING a.id;
+        WITH struck AS (
+            UPDATE outbox_aggregate AS a SET last_seq = greatest(a.last_seq, g.done), drained_seq = greatest(a.last_seq, g.done)
+            FROM unnest(free, behind) AS g (id, done)
+            WHERE a.id = g.id AND NOT EXISTS (SELECT 1 FROM outbox AS o WHERE o.aggregate = g.id AND o.seq > g.done)
+            RETURNING a.id, g.done
+        ), heads AS (
+            UPDATE outbox_head AS h SET listed = false, done_seq = greatest(h.done_seq, s.done), attempts = 0, failures = 0, failing_since = NULL,
+                attempted_at = NULL, retry_at = NULL, last_error = NULL
+            FROM struck AS s WHERE h.aggregate = s.id
+        )
+        SELECT s.id FROM struck AS s;
     PERFORM set_config('shardwise.strike', '', true);
 END $$;
--- It runs with the rights of its caller.
+
+-- Puts aggregates on the publishers' list: those that are not delivered as far as `seqs` says. From then on they are delivered as far as that
+-- if `sent`, otherwise as far as they are. What is delivered is read by a statement of its own, because the caller has waited for the fence
+-- since its snapshot, and another call of this publisher may have struck them off meanwhile. Returns how many rows it wrote.
+CREATE FUNCTION outbox_place(aggregates bigint[], hashes bigint[], seqs bigint[], sent boolean) RETURNS bigint
+LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+DECLARE
+    placed bigint;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'outbox_place needs READ COMMITTED: an older snapshot would send events again' USING ERRCODE = 'invalid_transaction_state';
+    END IF;
+    INSERT INTO outbox_head AS h (aggregate, hash, done_seq)
+        SELECT g.id, g.hash, CASE WHEN sent THEN g.seq ELSE d.done_seq END FROM unnest(aggregates, hashes, seqs) AS g (id, hash, seq)
+        CROSS JOIN LATERAL (
+            SELECT coalesce(l.done_seq, a.drained_seq) AS done_seq FROM outbox_aggregate AS a LEFT JOIN outbox_head AS l ON l.aggregate = a.id
+            WHERE a.id = g.id OFFSET 0
+        ) AS d
+        WHERE d.done_seq < g.seq
+        ON CONFLICT (aggregate) DO UPDATE SET done_seq = excluded.done_seq, listed = true, attempts = 0, failures = 0, failing_since = NULL,
+            attempted_at = NULL, retry_at = NULL, last_error = NULL
+            WHERE CASE WHEN sent THEN h.done_seq < excluded.done_seq ELSE NOT h.listed END;
+    GET DIAGNOSTICS placed = ROW_COUNT;
+    RETURN placed;
+END $$;
+-- They run with the rights of their caller.
 GRANT EXECUTE ON FUNCTION outbox_strike(bigint[], bigint[]) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION outbox_place(bigint[], bigint[], bigint[], boolean) TO PUBLIC;
 
 DO $$
 DECLARE
@@ -75,6 +109,7 @@ BEGIN
         EXECUTE format('ALTER SEQUENCE outbox_asleep OWNER TO %I', owner);
         EXECUTE format('ALTER SEQUENCE outbox_woken OWNER TO %I', owner);
         EXECUTE format('ALTER FUNCTION outbox_strike(bigint[], bigint[]) OWNER TO %I', owner);
+        EXECUTE format('ALTER FUNCTION outbox_place(bigint[], bigint[], bigint[], boolean) OWNER TO %I', owner);
     END IF;
     -- The publishers' roles are those that may raise the floor.
     FOR role IN
@@ -84,6 +119,7 @@ BEGIN
     LOOP
         EXECUTE format('GRANT SELECT ON SEQUENCE outbox_order TO %s', role);
         EXECUTE format('GRANT SELECT, UPDATE ON SEQUENCE outbox_asleep, outbox_woken TO %s', role);
+        EXECUTE format('GRANT INSERT ON outbox_head TO %s', role);
     END LOOP;
 END $$;
 

@@ -60,6 +60,7 @@ BEGIN
             PERFORM set_config('lock_timeout', patience::bigint::text, true);
             LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE;
             PERFORM set_config('lock_timeout', '200', true);
+            LOCK TABLE outbox_aggregate IN SHARE ROW EXCLUSIVE MODE;
             LOCK TABLE outbox_meta IN ACCESS EXCLUSIVE MODE;
             EXIT;
         EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
@@ -89,6 +90,11 @@ ALTER TABLE outbox
     ADD CONSTRAINT "headers must be a JSON object of at most 65536 bytes"
         CHECK (headers IS NULL OR (octet_length(headers) <= 65536 AND json_typeof(headers::json) = 'object')) NOT VALID,
     ADD CONSTRAINT "created_at must be a time" CHECK (isfinite(created_at)) NOT VALID;
+
+-- Publishers read no writers' list at schema 5. The hashes are theirs to fill in.
+INSERT INTO outbox_head AS h (aggregate, done_seq) SELECT a.id, a.drained_seq FROM outbox_aggregate AS a WHERE a.last_seq <> a.drained_seq
+    ON CONFLICT (aggregate) DO UPDATE SET listed = true WHERE NOT h.listed;
+DROP INDEX outbox_aggregate_listed;
 
 CREATE OR REPLACE FUNCTION outbox_sequence() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE

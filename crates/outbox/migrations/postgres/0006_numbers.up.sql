@@ -1,5 +1,5 @@
--- Schema 6: a writer changes no row of an aggregate that is on the publishers' list already, a commit notifies only where a publisher
--- sleeps, and the trigger checks what CHECK constraints of the table checked before. There must be no writer and no publisher of schema 4
+-- Schema 6: a writer changes no row of an aggregate that is on the writers' list already and no row of the publishers', a commit notifies only where
+-- a publisher sleeps, and the trigger checks what CHECK constraints of the table checked before. There must be no writer and no publisher of schema 4
 -- any more: it waits for the transactions that use the table, at most 10 minutes and without stopping any, and refuses while such a publisher
 -- is alive. Then it needs the table for itself for a moment.
 -- Run it in one transaction, with a search_path that leads to the outbox.
@@ -106,6 +106,9 @@ BEGIN
     PERFORM setval('outbox_floor', greatest(last_value, highest)) FROM outbox_floor WHERE NOT is_called OR last_value < highest;
 END $$;
 
+-- The writers' list: what writers have listed. Publishers read it directly; what fails, or has more behind it, they put on their own list.
+CREATE INDEX IF NOT EXISTS outbox_aggregate_listed ON outbox_aggregate (last_seq, id) WHERE last_seq <> drained_seq;
+
 -- A publisher of schema 4 that was stopped in the middle of a reading would strike aggregates off in which events have come since.
 CREATE OR REPLACE FUNCTION outbox_struck() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 BEGIN
@@ -203,7 +206,6 @@ DECLARE
     sequence text := $text$
 DECLARE
     latest bigint;
-    keyhash bigint;
     bytes bigint;
     bytes_max bigint;
     broken pg_catalog.text;
@@ -235,41 +237,32 @@ BEGIN
         IF broken IS NOT NULL THEN
             <RAISING>;
         END IF;
-        keyhash := NEW.keyhash;
         NEW.keyhash := NULL;
     END IF;
     LOOP
         -- The lock that makes seq the order of the commits. It is kept to the commit and makes no new version of the row. latest is NULL if
-        -- the aggregate is not on the list.
+        -- the aggregate is not on the writers' list.
         SELECT a.id, CASE WHEN a.last_seq ~<> a.drained_seq THEN a.last_seq END INTO NEW.aggregate, latest
             FROM %1$s.outbox_aggregate AS a WHERE a.key ~= (NEW.aggregatetype ~|| '/' ~|| NEW.aggregateid) FOR NO KEY UPDATE;
-        -- Drawn by a separate statement, after the wait for the lock. The tickets of sleepers are read here too, because this transaction
-        -- has its number now: a publisher that falls asleep later goes on looking until the transactions with earlier numbers have ended.
-        NEW.seq := pg_sequence_last_value(%3$L::regclass) ~+ nextval(%4$L::regclass);
-        IF NEW.seq ~> latest AND pg_sequence_last_value(%5$L::regclass) ~<= pg_sequence_last_value(%6$L::regclass) THEN
-            RETURN NEW;
-        END IF;
-        EXIT WHEN NEW.aggregate IS NOT NULL OR NEW.seq IS NULL;
-        -- Its number is drawn behind this, so the one that is drawn already is below every event's.
-        WITH a AS (
-            INSERT INTO %1$s.outbox_aggregate (key, last_seq) VALUES (NEW.aggregatetype ~|| '/' ~|| NEW.aggregateid, NEW.seq)
-            ON CONFLICT (key) DO NOTHING RETURNING id
-        )
-        INSERT INTO %1$s.outbox_head (aggregate, hash, done_seq) SELECT a.id, keyhash, NEW.seq FROM a RETURNING aggregate INTO NEW.aggregate;
+        EXIT WHEN NEW.aggregate IS NOT NULL;
+        -- Below the number that is drawn behind the insert. The order has no last value before its first draw.
+        latest := pg_sequence_last_value(%3$L::regclass) ~+ COALESCE(pg_sequence_last_value(%4$L::regclass), 0::bigint);
+        EXIT WHEN latest IS NULL;
+        latest := latest ~+ 1;
+        INSERT INTO %1$s.outbox_aggregate (key, last_seq) VALUES (NEW.aggregatetype ~|| '/' ~|| NEW.aggregateid, latest)
+            ON CONFLICT (key) DO NOTHING RETURNING id INTO NEW.aggregate;
         IF NEW.aggregate IS NOT NULL THEN
-            latest := NEW.seq;
-            NEW.seq := pg_sequence_last_value(%3$L::regclass) ~+ nextval(%4$L::regclass);
+            latest := latest ~- 1;
             EXIT;
         END IF;
         -- Another writer inserted it at the same moment and has committed: look again.
     END LOOP;
+    -- Drawn by a separate statement, after the wait for the lock.
+    NEW.seq := pg_sequence_last_value(%3$L::regclass) ~+ nextval(%4$L::regclass);
     IF latest IS NULL THEN
-        WITH a AS (
-            UPDATE %1$s.outbox_aggregate AS u SET last_seq = NEW.seq WHERE u.id ~= NEW.aggregate AND u.last_seq ~< NEW.seq RETURNING u.id
-        )
-        INSERT INTO %1$s.outbox_head AS h (aggregate, hash, done_seq) SELECT a.id, keyhash, NEW.seq ~- 1 FROM a
-            ON CONFLICT (aggregate) DO UPDATE SET listed = true, hash = COALESCE(h.hash, excluded.hash) WHERE h.done_seq ~< NEW.seq
-            RETURNING h.done_seq INTO latest;
+        -- On the writers' list. What is delivered is drained_seq at most, or what the publishers' row says.
+        UPDATE %1$s.outbox_aggregate AS a SET last_seq = NEW.seq WHERE a.id ~= NEW.aggregate AND a.last_seq ~< NEW.seq
+            RETURNING a.drained_seq INTO latest;
     END IF;
     -- It would be no later than what is sent already, and never be sent.
     IF (NEW.seq ~> latest) IS NOT TRUE THEN
@@ -285,7 +278,8 @@ BEGIN
             'outbox: the next sequence is %%s, and %%s/%%s has come to %%s: the sequence outbox_order fell back, as in a copy without the values of sequences: run `shardwise outbox restored`',
             NEW.seq, NEW.aggregatetype, NEW.aggregateid, latest);
     END IF;
-    -- Only where a publisher sleeps. Read again, because the transaction of a new aggregate may have had no number before.
+    -- Only where a publisher sleeps. Read here, because this transaction has its number now: a publisher that falls asleep later goes on
+    -- looking until the transactions with earlier numbers have ended.
     IF (pg_sequence_last_value(%5$L::regclass) ~<= pg_sequence_last_value(%6$L::regclass)) IS NOT TRUE THEN
         PERFORM pg_notify('shardwise_outbox_' ~|| %7$L::regclass::oid::text, s.last_value::text)
             FROM %1$s.outbox_asleep AS s, %1$s.outbox_woken AS w, %1$s.outbox_meta AS m WHERE s.last_value ~> w.last_value AND m.notify;

@@ -234,7 +234,7 @@ impl Engine {
     fn fetched(&mut self, fetched: FetchResult, now: Moment) {
         self.read_answered(StoreCall::Fetch);
         let found = !fetched.runs.is_empty();
-        let more = self.goes_on(found, fetched.resume) || fetched.runs.iter().any(|run| run.more);
+        let more = self.goes_on(found, fetched.resume) || fetched.more || fetched.runs.iter().any(|run| run.more);
         self.poller.read(found, more, now);
         // The reading was cut short, perhaps by aggregates that have nothing to send: those count as well.
         let is_full = fetched.resume.is_some();

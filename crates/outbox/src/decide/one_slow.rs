@@ -106,7 +106,7 @@ fn of_large_aggregates_of_a_slow_destination_the_next_events_are_kept() {
         actions.iter().find_map(left_out)
     };
     assert_eq!(is_left_out(&engine.next(at(1_005))), Some(true), "its next event is being sent");
-    engine.on(EngineInput::Fetched(FetchResult { runs: vec![], resume: None }), at(1_005));
+    engine.on(EngineInput::Fetched(FetchResult { runs: vec![], resume: None, more: false }), at(1_005));
     let marks = recorded(&answer(&mut engine, 3, accepted(1), at(1_006)));
     assert_eq!(marks, [Outcome { aggregate: 2, hold: HOLD, through: Some(2), then: HeadUpdate::Next }]);
     engine.on(EngineInput::Recorded { fenced: vec![] }, at(1_007));
@@ -187,7 +187,7 @@ fn sends_that_wait_for_a_recording_are_noticed() {
                 EngineAction::Fetch(_) => {
                     aggregate += 2;
                     let runs = vec![single(aggregate), single(aggregate + 1)];
-                    engine.on(EngineInput::Fetched(FetchResult { runs, resume: Some(1) }), at(ms));
+                    engine.on(EngineInput::Fetched(FetchResult { runs, resume: Some(1), more: false }), at(ms));
                 }
                 EngineAction::Send { id, .. } => {
                     engine.on(EngineInput::Sent { id, accepted: accepted(1), unknown_end: false }, at(ms));
@@ -224,7 +224,7 @@ fn six_seconds(takes_ms: u64, mistake: Option<SlowMistake>) -> (Vec<(u64, Engine
                         aggregate += 1;
                         single(aggregate)
                     });
-                    (2, EngineInput::Fetched(FetchResult { runs: runs.collect(), resume: Some(1) }))
+                    (2, EngineInput::Fetched(FetchResult { runs: runs.collect(), resume: Some(1), more: false }))
                 }
                 EngineAction::Record(_) => (3, EngineInput::Recorded { fenced: vec![] }),
                 EngineAction::Touch => (1, EngineInput::Touched { started: at(ms), touch: TouchReply::Seen(vec![HOLD]) }),
@@ -273,7 +273,7 @@ fn what_a_slow_destination_has_to_wait_for_grows_and_the_memory_stays_bounded() 
                 EngineAction::Fetch(request) => {
                     let runs: Vec<EventRun> = (0..).take(request.events_max).map(|n| single(even(next + n))).collect();
                     next += AggregateId::try_from(runs.len()).unwrap();
-                    engine.on(EngineInput::Fetched(FetchResult { runs, resume: Some(1) }), at(ms));
+                    engine.on(EngineInput::Fetched(FetchResult { runs, resume: Some(1), more: false }), at(ms));
                 }
                 _ => {}
             }

@@ -55,7 +55,7 @@ fn what_waits_for_a_destination_that_is_down_is_put_off_and_the_others_go_on() {
     let probe_at = at(4).plus(engine.options.backoff);
     assert!(fetches(&engine.next(at(7))));
     engine.on(EngineInput::Recorded { fenced: vec![] }, at(8));
-    engine.on(EngineInput::Fetched(FetchResult { runs: vec![single(2), single(11), single(4)], resume: None }), probe_at);
+    engine.on(EngineInput::Fetched(FetchResult { runs: vec![single(2), single(11), single(4)], resume: None, more: false }), probe_at);
     let actions = engine.next(probe_at);
     assert_eq!(sent(&actions), [(2, vec!["2-1".into()])], "the probe goes alone, and the sink takes one batch at a time");
     assert_eq!(retries(&recorded(&actions)), [(4, 0, 0)]);
@@ -164,7 +164,7 @@ fn while_nothing_is_accepted_little_is_put_off() {
         if fetches(&actions) {
             let runs = (0..10).map(|n| single(next + 2 * n)).collect();
             next += 20;
-            engine.on(EngineInput::Fetched(FetchResult { runs, resume: Some(1) }), at(ms));
+            engine.on(EngineInput::Fetched(FetchResult { runs, resume: Some(1), more: false }), at(ms));
         }
     }
     assert_eq!(put_off, 30, "a batch of ten at once, after 250 ms and after 750");

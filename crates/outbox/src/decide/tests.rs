@@ -95,7 +95,7 @@ pub(super) fn recorded(actions: &[EngineAction]) -> Vec<Outcome> {
 
 pub(super) fn read(engine: &mut Engine, runs: Vec<EventRun>, now: Moment) -> Vec<EngineAction> {
     assert!(fetches(&engine.next(now)), "it reads");
-    engine.on(EngineInput::Fetched(FetchResult { runs, resume: None }), now);
+    engine.on(EngineInput::Fetched(FetchResult { runs, resume: None, more: false }), now);
     engine.next(now)
 }
 
@@ -227,7 +227,7 @@ fn what_cannot_be_recorded_is_kept_and_bounds_what_is_sent() {
                 EngineAction::Fetch(_) => {
                     aggregate += 2;
                     let runs = vec![run(aggregate, HOLD, 1..=1, 1), run(aggregate + 1, HOLD, 1..=1, 1)];
-                    engine.on(EngineInput::Fetched(FetchResult { runs, resume: None }), at(ms));
+                    engine.on(EngineInput::Fetched(FetchResult { runs, resume: None, more: false }), at(ms));
                 }
                 EngineAction::Send { id, batch } => {
                     unmarked += batch.len();
@@ -274,7 +274,7 @@ fn memory_is_bounded_whatever_the_store_offers() {
     for n in 1..100 {
         if fetches(&engine.next(at(3))) {
             offered += 10;
-            engine.on(EngineInput::Fetched(FetchResult { runs: vec![run(n, HOLD, 1..=10, 1_000)], resume: Some(1) }), at(3));
+            engine.on(EngineInput::Fetched(FetchResult { runs: vec![run(n, HOLD, 1..=10, 1_000)], resume: Some(1), more: false }), at(3));
         }
     }
     assert_eq!((offered, engine.counters(at(3)).in_memory), (20, 20), "one batch on its way and one ahead");
@@ -297,7 +297,10 @@ fn the_rest_of_a_refused_batch_goes_with_its_slot() {
     engine.next(at(2));
     engine.on(EngineInput::Taken(vec![other]), at(3));
     engine.next(at(3));
-    engine.on(EngineInput::Fetched(FetchResult { runs: vec![run(1, HOLD, 1..=2, 2), run(2, other, 1..=2, 2)], resume: None }), at(4));
+    engine.on(
+        EngineInput::Fetched(FetchResult { runs: vec![run(1, HOLD, 1..=2, 2), run(2, other, 1..=2, 2)], resume: None, more: false }),
+        at(4),
+    );
     assert_eq!(sent(&engine.next(at(4))).len(), 1);
     // Another publisher holds slot 1. The send continues, since part of it is of slot 0.
     engine.on(EngineInput::Touched { started: at(3_100), touch: TouchReply::Seen(vec![HOLD]) }, at(3_101));
@@ -386,7 +389,7 @@ fn one_answer_doubles_the_wait_for_the_next_probe_once() {
     let gate = |engine: &Engine| engine.destinations.gate(&None, 0, at(5));
     assert_eq!(gate(&engine), destination::SendGate::Shut { until: first }, "the second one was under way, and says nothing new");
     engine.on(EngineInput::Recorded { fenced: vec![] }, at(6));
-    engine.on(EngineInput::Fetched(FetchResult { runs: vec![run(11, HOLD, 1..=1, 1)], resume: None }), at(6));
+    engine.on(EngineInput::Fetched(FetchResult { runs: vec![run(11, HOLD, 1..=1, 1)], resume: None, more: false }), at(6));
     assert_eq!(sent(&engine.next(at(6))), []);
     assert_eq!(sent(&engine.next(first)), [(2, vec!["11-1".into()])], "the probe");
     answer(&mut engine, 2, Acceptance::up_to(0, Refusal::retryable("503")), first);
@@ -421,7 +424,7 @@ fn readings_begin_small_and_grow_while_they_come_back_full() {
             actions.iter().find_map(|action| if let EngineAction::Fetch(request) = action { Some(request.events_max) } else { None });
         sizes.extend(size);
         let events = if full { size.unwrap() as u64 } else { 5 };
-        let fetched = FetchResult { runs: vec![run(aggregate, HOLD, 1..=events, 10_000)], resume: full.then_some(7) };
+        let fetched = FetchResult { runs: vec![run(aggregate, HOLD, 1..=events, 10_000)], resume: full.then_some(7), more: false };
         engine.on(EngineInput::Fetched(fetched), at(3));
         actions = engine.next(at(3));
         for (id, batch) in sent(&actions) {
@@ -431,7 +434,7 @@ fn readings_begin_small_and_grow_while_they_come_back_full() {
         actions.extend(engine.next(at(3)));
     }
     assert_eq!(sizes, [250, 500, 1_000, 1_000, 250, 500]);
-    engine.on(EngineInput::Fetched(FetchResult { runs: vec![], resume: Some(9) }), at(3));
+    engine.on(EngineInput::Fetched(FetchResult { runs: vec![], resume: Some(9), more: false }), at(3));
     assert_eq!(engine.reading, 1_000, "full of aggregates that have nothing to send");
 }
 
@@ -439,7 +442,7 @@ fn readings_begin_small_and_grow_while_they_come_back_full() {
 #[test]
 fn a_reading_that_is_cut_short_without_events_goes_on_behind_and_once_around() {
     let mut engine = holding(options(), SinkLimits::default());
-    let empty = |resume| EngineInput::Fetched(FetchResult { runs: vec![], resume: Some(resume) });
+    let empty = |resume| EngineInput::Fetched(FetchResult { runs: vec![], resume: Some(resume), more: false });
     assert_eq!(fetches_after(&engine.next(at(3))), [None]);
     for quarter in 1..=3 {
         engine.on(empty(quarter << 62), at(3));
@@ -449,7 +452,7 @@ fn a_reading_that_is_cut_short_without_events_goes_on_behind_and_once_around() {
     assert_eq!(fetches_after(&engine.next(at(3))), [], "once around, and nothing: it waits");
     let later = at(3).plus(engine.options.poll);
     assert_eq!(fetches_after(&engine.next(later)), [Some(7)]);
-    engine.on(EngineInput::Fetched(FetchResult { runs: vec![run(1, HOLD, 1..=1, 1)], resume: Some(9) }), later);
+    engine.on(EngineInput::Fetched(FetchResult { runs: vec![run(1, HOLD, 1..=1, 1)], resume: Some(9), more: false }), later);
     assert_eq!(sent(&engine.next(later)).len(), 1);
     engine.on(empty(9), later);
     assert_eq!(fetches_after(&engine.next(later)), [], "no step is the whole way");

@@ -1,5 +1,5 @@
-//! Periodic work that needs no slot: hashing new aggregates, and deleting expired parked events, aggregates without events and old audit
-//! entries. And removing drained aggregates from the list.
+//! Periodic work that needs no slot: hashing aggregates that came to the publishers' list without a hash, and deleting expired parked
+//! events, aggregates without events and old audit entries. And removing drained aggregates from the list.
 
 use std::time::Duration;
 
@@ -40,30 +40,30 @@ const IDLE: &str = concat!(
         WHERE id > $1 AND (SELECT schema_version FROM outbox_meta) >= 6 ORDER BY id LIMIT $2
     ), idle AS MATERIALIZED (
         SELECT a.id FROM looked AS l JOIN outbox_aggregate AS a ON a.id = l.id AND a.last_seq = l.last_seq AND a.last_seq = a.drained_seq
-        JOIN outbox_head AS h ON h.aggregate = a.id AND NOT h.listed
         WHERE l.last_seq = l.drained_seq AND NOT EXISTS (SELECT 1 FROM outbox AS o WHERE o.aggregate = l.id)
-        FOR UPDATE OF a, h SKIP LOCKED
+          AND NOT EXISTS (SELECT 1 FROM outbox_head AS h WHERE h.aggregate = l.id AND h.listed)
+        FOR UPDATE OF a SKIP LOCKED
     )
     SELECT (SELECT count(*) FROM looked), (SELECT max(id) FROM looked), coalesce(array_agg(id), '{}') FROM idle"
 );
 
-/// $1 listed aggregates. Removes those that have nothing to send from the list, unless a writer or another publisher holds a row of them.
-/// `outbox_strike` looks again behind the writers' lock.
+/// $1 aggregates. Strikes off those that have nothing to send, unless a writer or another publisher holds a row of them. `outbox_strike`
+/// looks again behind the writers' lock.
 const STRIKE_OFF: &str = concat!(
     "WITH patience AS MATERIALIZED (SELECT ",
     short_of_a_deadlock!(),
     "), free AS MATERIALIZED (
-        SELECT h.aggregate, h.done_seq FROM patience CROSS JOIN outbox_head AS h WHERE h.aggregate = ANY ($1::bigint[]) AND h.listed
-        FOR NO KEY UPDATE OF h SKIP LOCKED
+        SELECT h.aggregate FROM patience CROSS JOIN outbox_head AS h WHERE h.aggregate = ANY ($1::bigint[]) FOR NO KEY UPDATE OF h SKIP LOCKED
     ), idle AS MATERIALIZED (
-        SELECT array_agg(f.aggregate) AS aggregates, array_agg(f.done_seq) AS through FROM free AS f
-        LEFT JOIN LATERAL (SELECT 1 AS pending FROM outbox AS o WHERE o.aggregate = f.aggregate AND o.seq > f.done_seq LIMIT 1) AS e ON true
-        WHERE e.pending IS NULL
-    ), struck AS MATERIALIZED (
-        SELECT s.aggregate FROM idle AS i CROSS JOIN LATERAL outbox_strike(i.aggregates, i.through) AS s (aggregate)
-        WHERE i.aggregates IS NOT NULL
+        SELECT array_agg(a.id) AS aggregates, array_agg(coalesce(h.done_seq, a.drained_seq)) AS through
+        FROM outbox_aggregate AS a LEFT JOIN outbox_head AS h ON h.aggregate = a.id
+        LEFT JOIN LATERAL (
+            SELECT 1 AS pending FROM outbox AS o WHERE o.aggregate = a.id AND o.seq > coalesce(h.done_seq, a.drained_seq) LIMIT 1
+        ) AS e ON true
+        WHERE a.id = ANY ($1::bigint[]) AND e.pending IS NULL AND (h.aggregate IS NULL OR h.aggregate IN (SELECT aggregate FROM free))
     )
-    UPDATE outbox_head AS h SET listed = false FROM struck AS s WHERE h.aggregate = s.aggregate"
+    SELECT s.aggregate FROM idle AS i CROSS JOIN LATERAL outbox_strike(i.aggregates, i.through) AS s (aggregate)
+    WHERE i.aggregates IS NOT NULL"
 );
 
 pub(super) async fn clean(store: &PostgresStore, parked_retention: Duration, limit: usize) -> Result<CleanResult> {

@@ -24,7 +24,7 @@ const EVENTS: &str = concat!(
     WHERE CASE WHEN a.id IS NULL THEN f.last_value + ",
     drawn!("n"),
     " < g.seq OR NOT g.asked AND s.slot IS NOT NULL
-               ELSE coalesce(h.done_seq, 0) < g.seq AND (g.marked OR o.id IS NULL) OR o.id <> g.id END
+               ELSE coalesce(h.done_seq, a.drained_seq) < g.seq AND (g.marked OR o.id IS NULL) OR o.id <> g.id END
        OR o.id IS NULL AND s.slot IS NOT NULL AND g.kept_until > extract(epoch FROM statement_timestamp()) * 1000
     LIMIT 1"
 );

@@ -3,12 +3,14 @@
 //! Locks are taken in the same order as by writers and publishers: the aggregate's row, the slot, the head, the events.
 
 use async_trait::async_trait;
+use shardwise::ShardKey;
 use sqlx::{Connection, PgConnection};
 
+use super::writers_list::delivered;
 use super::{PostgresStore, call};
 use crate::Result;
 use crate::store::rows::FoundEvent;
-use crate::store::sql::{ErrorContext, StatementError, signed, unsigned};
+use crate::store::sql::{ErrorContext, StatementError, signed, to_ordered, unsigned};
 use crate::store::{AuditEntry, DeadLetter, DeadLetters, LIST_MAX, ReplayResult, ResendResult, Signature, too_many};
 
 /// $1 key or NULL, $2 how many.
@@ -55,9 +57,16 @@ const RELEASE_HEAD: &str = "UPDATE outbox_head AS h
     WHERE h.aggregate = $1 AND h.blocked_at IS NOT NULL
       AND $2 = (SELECT min(o.seq) FROM outbox AS o WHERE o.aggregate = h.aggregate AND o.seq > h.done_seq)";
 
-/// $1 aggregate. Raises the slot's epoch, so that its holder can no longer mark the events it has in memory.
-const FENCE: &str = "UPDATE outbox_slot AS s SET epoch = s.epoch + 1, incarnation = NULL
-    FROM outbox_head AS h WHERE h.aggregate = $1 AND h.hash BETWEEN s.hash_from AND s.hash_to";
+/// $1 hash. Raises the slot's epoch, so that its holder can no longer mark the events it has in memory.
+const FENCE: &str = "UPDATE outbox_slot AS s SET epoch = s.epoch + 1, incarnation = NULL WHERE $1 BETWEEN s.hash_from AND s.hash_to";
+
+/// $1 aggregate.
+const DONE: &str = concat!("SELECT d.done_seq FROM ", delivered!("$1"), " AS d");
+
+/// $1 aggregate, $2 the sequence through which it is done from now on, $3 hash.
+const PLACE: &str = "INSERT INTO outbox_head (aggregate, done_seq, hash) VALUES ($1, $2, $3)
+    ON CONFLICT (aggregate) DO UPDATE SET done_seq = excluded.done_seq, listed = true, blocked_at = NULL, retry_at = NULL, attempts = 0,
+        failures = 0, failing_since = NULL, attempted_at = NULL, last_error = NULL";
 
 /// $1 who, $2 action, $3 event, $4 key, $5 sequence, $6 events, $7 why.
 const NOTE: &str = "INSERT INTO outbox_audit (who, action, event, key, seq, events, why) VALUES ($1, $2, $3, $4, $5, $6, $7)";
@@ -157,16 +166,14 @@ async fn replay_aggregate(
     if usize::try_from(events).unwrap_or(usize::MAX) > events_max {
         return Err(too_many(key, unsigned(events), events_max).into());
     }
-    sqlx::query(FENCE).bind(aggregate).execute(&mut *tx).await?;
+    let hash = to_ordered(key.key_hash());
+    sqlx::query(FENCE).bind(hash).execute(&mut *tx).await?;
     // Read after the fence was raised, and so after every mark.
-    let done: i64 =
-        sqlx::query_scalar("SELECT done_seq FROM outbox_head WHERE aggregate = $1 FOR UPDATE").bind(aggregate).fetch_one(&mut *tx).await?;
+    let done: i64 = sqlx::query_scalar(DONE).bind(aggregate).fetch_one(&mut *tx).await?;
     let moved: Vec<i64> = sqlx::query_scalar(APPEND_ALL).bind(aggregate).bind(seq).bind(done).fetch_all(&mut *tx).await?;
     // The writers' lock is held, so nothing was numbered between the former events and these.
     let Some(first) = moved.iter().min().copied() else { return Ok(None) };
-    let head = "UPDATE outbox_head SET done_seq = $2, blocked_at = NULL, retry_at = NULL, attempts = 0, failures = 0, failing_since = NULL,
-        attempted_at = NULL, last_error = NULL WHERE aggregate = $1";
-    sqlx::query(head).bind(aggregate).bind(first - 1).execute(&mut *tx).await?;
+    sqlx::query(PLACE).bind(aggregate).bind(first - 1).bind(hash).execute(&mut *tx).await?;
     let events = signed(moved.len());
     note(&mut tx, by, "replay-aggregate", &id, (key, seq, events)).await?;
     tx.commit().await?;

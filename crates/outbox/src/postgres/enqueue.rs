@@ -1,16 +1,13 @@
 //! Writing events from Rust, in the application's own transaction.
 
-use shardwise::ShardKey;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::error::classify;
-use crate::store::sql::to_ordered;
 use crate::{Error, ErrorKind, NewEvent, Payload, Result};
 
-/// Includes the key's hash, which the trigger cannot compute.
-const INSERT: &str = "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload, payload_bytes, headers, keyhash)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8)";
+const INSERT: &str = "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload, payload_bytes, headers)
+    VALUES ($1, $2, $3, $4, $5, $6, $7)";
 
 /// Writes one event in the caller's transaction, and returns its id. Nothing is sent unless the transaction commits.
 ///
@@ -34,7 +31,6 @@ const INSERT: &str = "INSERT INTO outbox (id, aggregatetype, aggregateid, type, 
 /// ```
 pub async fn enqueue(conn: &mut PgConnection, event: NewEvent) -> Result<String> {
     event.validated()?;
-    let hash = to_ordered(event.key().as_str().key_hash());
     let (text, bytes) = match event.payload {
         Payload::None => (None, None),
         Payload::Text(text) if text.contains('\0') => {
@@ -47,6 +43,6 @@ pub async fn enqueue(conn: &mut PgConnection, event: NewEvent) -> Result<String>
     let id = event.id.unwrap_or_else(|| Uuid::now_v7().to_string());
     let headers = event.headers.map(|headers| serde_json::Value::Object(headers).to_string());
     let insert = sqlx::query(INSERT).bind(&id).bind(event.aggregate_type).bind(event.aggregate_id).bind(event.event_type);
-    insert.bind(text).bind(bytes).bind(headers).bind(hash).execute(conn).await.map_err(|error| classify(&error))?;
+    insert.bind(text).bind(bytes).bind(headers).execute(conn).await.map_err(|error| classify(&error))?;
     Ok(id)
 }

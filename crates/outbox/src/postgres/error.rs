@@ -14,7 +14,7 @@ const GRANTS: [(&str, &str); 11] = [
     ("outbox_asleep", "SELECT, UPDATE"),
     ("outbox_audit", "SELECT, INSERT, DELETE"),
     ("outbox_floor", "SELECT, UPDATE"),
-    ("outbox_head", "SELECT, UPDATE, DELETE"),
+    ("outbox_head", "SELECT, INSERT, UPDATE, DELETE"),
     ("outbox_meta", "SELECT, UPDATE"),
     ("outbox_order", "SELECT"),
     ("outbox_publisher", "SELECT, INSERT, UPDATE, DELETE"),

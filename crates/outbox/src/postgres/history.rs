@@ -30,11 +30,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use shardwise::Incarnation;
+use shardwise::{Incarnation, ShardKey};
 use sqlx::PgConnection;
 
 use super::confirmed::{ConfirmedEvent, missing_event};
-use crate::store::sql::{StatementError, done_through, signed};
+use crate::store::sql::{StatementError, done_through, signed, to_ordered};
 use crate::store::{EventRun, HeadUpdate, Hold, Outcome, PublisherRegistration};
 use crate::{AggregateId, Error, ErrorKind};
 
@@ -275,6 +275,13 @@ impl CommitHistory {
                 known.ask(outcome, retention);
             }
         }
+    }
+
+    /// The hashes of these aggregates' keys, as they are stored; `None` where the key is no longer remembered.
+    pub(super) fn hashes(&self, outcomes: &[&Outcome]) -> Vec<Option<i64>> {
+        let memory = self.memory();
+        let known = |outcome: &&Outcome| memory.read.get(&outcome.aggregate).or_else(|| memory.read_before.get(&outcome.aggregate));
+        outcomes.iter().map(|outcome| Some(to_ordered(known(outcome)?.key.as_str().key_hash()))).collect()
     }
 
     /// Remembers the outcomes that were recorded, except those of fenced holds.

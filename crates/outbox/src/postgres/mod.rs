@@ -1,6 +1,7 @@
 //! The PostgreSQL store (13 and newer): an outbox inside the application's own database, for publishers on any number of machines.
 //!
-//! An aggregate has two rows, one that writers lock and one that publishers lock, so that no publisher waits for a writer (docs/adr/0021).
+//! An aggregate has a row that writers lock. One with trouble, or with more events than one reading takes, has a second row, which publishers
+//! lock, so that no publisher waits for a writer (docs/adr/0021 and 0056).
 //! All times are the database's.
 //!
 #![doc = include_str!("../../postgres.md")]
@@ -11,6 +12,7 @@ mod confirmed;
 mod dead_letters;
 mod enqueue;
 mod error;
+mod events;
 mod fence;
 mod fetch;
 mod history;
@@ -20,6 +22,7 @@ mod schema;
 mod status;
 mod sweep;
 mod wakes;
+mod writers_list;
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::AtomicI64;
@@ -38,14 +41,19 @@ pub use config::PostgresConfig;
 pub use config::SESSION;
 pub use enqueue::enqueue;
 #[doc(hidden)]
+pub use events::LARGE;
+#[doc(hidden)]
 pub use fence::RELEASE;
 #[doc(hidden)]
-pub use fetch::{FETCH, LARGE};
+pub use fetch::FETCH;
 #[doc(hidden)]
 pub use record::MARK;
 pub use schema::{MIGRATIONS, SCHEMA_VERSION};
+#[doc(hidden)]
+pub use writers_list::{DIRECT, LISTED};
 
 use self::history::CommitHistory;
+use self::writers_list::ListCursor;
 pub use crate::store::sql::Migration;
 use crate::store::sql::{ErrorContext, signed};
 use crate::store::{
@@ -79,6 +87,7 @@ pub struct PostgresStore {
     struck_at: Arc<Mutex<Option<Instant>>>,
     /// The search for idle aggregates continues behind this one.
     forget_after: Arc<AtomicI64>,
+    writers_list: ListCursor,
     history: CommitHistory,
 }
 
@@ -124,7 +133,14 @@ impl PostgresStore {
             Box::pin(async move { Ok(may_use) })
         });
         let pool = pool.connect_lazy_with(config.options.clone());
-        let store = Self { config: Arc::new(config), pool, struck_at: Arc::default(), forget_after: Arc::default(), history };
+        let store = Self {
+            config: Arc::new(config),
+            pool,
+            struck_at: Arc::default(),
+            forget_after: Arc::default(),
+            writers_list: ListCursor::default(),
+            history,
+        };
         // The pool would retry and then report only that it took too long.
         match tokio::time::timeout(ACQUIRE_TIMEOUT, store.config.options.connect()).await {
             Ok(connected) => connected.at(&store)?.close().await.at(&store)?,
@@ -294,7 +310,7 @@ impl Store for PostgresStore {
     async fn record(&self, me: &PublisherRegistration, outcomes: &[Outcome], delete: bool) -> Result<Vec<Hold>> {
         let fenced = call!(self, conn => async {
             self.history.asked(outcomes, delete);
-            record::record(conn, me, outcomes, delete).await
+            record::record(conn, me, &self.history, outcomes, delete).await
         })?;
         self.history.recorded(outcomes, &fenced);
         Ok(fenced)

@@ -4,15 +4,17 @@ use std::time::{Duration, Instant};
 
 use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
-use sqlx::{Connection, PgConnection, Postgres};
+use sqlx::{Connection, PgConnection, Postgres, Row};
 
 use super::error::gave_way;
 use super::fence::columns;
-use crate::store::sql::{changes, done_through, holds, holds_of, millis, shortened};
+use super::history::CommitHistory;
+use super::writers_list::delivered;
+use crate::store::sql::{changes, done_through, holds, holds_of, millis, shortened, unsigned};
 use crate::store::{HeadUpdate, Hold, Outcome, PublisherRegistration};
 
 /// The outcomes whose holds are current, looked up in a hash (IS TRUE prevents a nested loop); the slots stay locked until the transaction
-/// ends. $1 aggregates, $2 slots and $3 epochs as parallel arrays, $4 incarnation; `$what` are the other columns. LATERAL forces one
+/// ends, also for other calls of this publisher: a call that was given up may still be running. $1 aggregates, $2 slots and $3 epochs as parallel arrays, $4 incarnation; `$what` are the other columns. LATERAL forces one
 /// lookup for each slot: without statistics the server would compare each held slot with each outcome.
 #[rustfmt::skip]
 macro_rules! under_the_fence {
@@ -23,7 +25,7 @@ macro_rules! under_the_fence {
             ), fence AS MATERIALIZED (
                 SELECT s.slot, s.epoch FROM (SELECT DISTINCT slot FROM given ORDER BY slot) AS w
                 CROSS JOIN LATERAL (
-                    SELECT t.slot, t.epoch FROM outbox_slot AS t WHERE t.slot = w.slot AND t.incarnation = $4 FOR SHARE
+                    SELECT t.slot, t.epoch FROM outbox_slot AS t WHERE t.slot = w.slot AND t.incarnation = $4 FOR NO KEY UPDATE
                 ) AS s
             ), allowed AS MATERIALIZED (
                 SELECT g.* FROM given AS g WHERE ((g.slot, g.epoch) IN (SELECT slot, epoch FROM fence)) IS TRUE
@@ -46,35 +48,46 @@ macro_rules! short_of_a_deadlock {
 }
 pub(super) use short_of_a_deadlock;
 
-/// $5 sequences. Updates one row for each aggregate, not for each event. An aggregate with everything delivered is removed from the list,
-/// unless a writer holds its row: then more events may follow. Whether everything is delivered is looked up twice: here without a lock,
-/// which spares the lock where more is pending, and by `outbox_strike` behind the lock in a new snapshot, because a writer that came and
-/// went meanwhile has left no new version of its row. An outcome that was already applied changes nothing, so a late or repeated call is
-/// harmless. Each outcome of a current hold changes exactly one row, so their number shows whether any was fenced. LATERAL forces one
-/// lookup for each aggregate. Public for the test that reads the plan.
+/// $5 sequences, $6 hashes or NULL. Returns how many aggregates it changed. One with everything delivered is struck off, unless a writer
+/// holds its row: then more events may follow. Whether everything is delivered is looked up twice: here without a lock, which spares the
+/// lock where more is pending, and by `outbox_strike` behind the lock in a new snapshot, because a writer that came and went meanwhile has
+/// left no new version of its row. Each other one is put on the publishers' list, or its row there is moved on. An outcome that was already
+/// applied changes nothing, so a late or repeated call is harmless; `outbox_place` looks at that again, behind the fence. Each outcome of a current hold changes one aggregate, so their number
+/// shows whether any was fenced. LATERAL forces one lookup for each aggregate. Public for the test that reads the plan.
 pub const MARK: &str = concat!(
-    under_the_fence!("through", "$5::bigint[]"),
+    under_the_fence!("through, hash", "$5::bigint[], $6::bigint[]"),
     ", patience AS MATERIALIZED (SELECT ",
     short_of_a_deadlock!(),
-    " FROM (SELECT count(*) FROM allowed) AS behind_the_fence), idle AS MATERIALIZED (
-        SELECT array_agg(m.aggregate) AS aggregates, array_agg(m.through) AS through
-        FROM patience CROSS JOIN allowed AS m
+    " FROM (SELECT count(*) FROM allowed) AS behind_the_fence), due AS MATERIALIZED (
+        SELECT m.aggregate, m.through, m.hash FROM patience CROSS JOIN allowed AS m CROSS JOIN LATERAL ",
+    delivered!("m.aggregate"),
+    " AS d WHERE d.done_seq < m.through
+    ), idle AS MATERIALIZED (
+        SELECT array_agg(m.aggregate) AS aggregates, array_agg(m.through) AS through FROM due AS m
         LEFT JOIN LATERAL (SELECT 1 AS pending FROM outbox AS o WHERE o.aggregate = m.aggregate AND o.seq > m.through LIMIT 1) AS e ON true
         WHERE e.pending IS NULL
     ), struck AS MATERIALIZED (
         SELECT s.aggregate FROM idle AS i CROSS JOIN LATERAL outbox_strike(i.aggregates, i.through) AS s (aggregate)
         WHERE i.aggregates IS NOT NULL
     )
-    UPDATE outbox_head AS h
-    SET done_seq = m.through, listed = h.aggregate NOT IN (SELECT aggregate FROM struck), attempts = 0, failures = 0, failing_since = NULL,
-        attempted_at = NULL, retry_at = NULL, last_error = NULL
-    FROM allowed AS m WHERE h.aggregate = m.aggregate AND h.done_seq < m.through AND h.listed"
+    SELECT (SELECT count(*) FROM struck) + coalesce((
+        SELECT outbox_place(array_agg(m.aggregate), array_agg(m.hash), array_agg(m.through), true)
+        FROM due AS m WHERE m.aggregate NOT IN (SELECT aggregate FROM struck) HAVING count(*) > 0), 0)"
+);
+
+/// $5 sequences, $6 hashes or NULL. Puts aggregates on the publishers' list, which has the retries, if they are on the writers' list alone.
+const PLACE: &str = concat!(
+    under_the_fence!("seq, hash", "$5::bigint[], $6::bigint[]"),
+    " SELECT outbox_place(array_agg(f.aggregate), array_agg(f.hash), array_agg(f.seq), false) FROM allowed AS f HAVING count(*) > 0"
 );
 
 /// $1 aggregates and $2 sequences; deletes the events just marked.
-const DELETE: &str = "DELETE FROM outbox AS o
-    USING unnest($1::bigint[], $2::bigint[]) AS m (aggregate, through) JOIN outbox_head AS h ON h.aggregate = m.aggregate
-    WHERE h.done_seq >= m.through AND o.aggregate = m.aggregate AND o.seq <= m.through AND o.parked_at IS NULL";
+const DELETE: &str = concat!(
+    "DELETE FROM outbox AS o
+    USING unnest($1::bigint[], $2::bigint[]) AS m (aggregate, through) CROSS JOIN LATERAL ",
+    delivered!("m.aggregate"),
+    " AS d WHERE d.done_seq >= m.through AND o.aggregate = m.aggregate AND o.seq <= m.through AND o.parked_at IS NULL"
+);
 
 /// $1 slots and $2 epochs, $3 incarnation: returns those that are not current.
 const FENCED: &str = "SELECT h.slot, h.epoch FROM unnest($1::bigint[], $2::bigint[]) AS h (slot, epoch)
@@ -108,8 +121,9 @@ const DISCARD: &str = concat!(
     under_the_fence!("seq, error", "$5::bigint[], $6::text[]"),
     "INSERT INTO outbox_audit (who, action, event, key, seq, why)
      SELECT $7, 'discard', o.id, o.aggregatetype || '/' || o.aggregateid, o.seq, d.error
-     FROM allowed AS d JOIN outbox AS o ON o.aggregate = d.aggregate AND o.seq = d.seq
-     JOIN outbox_head AS h ON h.aggregate = d.aggregate AND h.done_seq < d.seq"
+     FROM allowed AS d JOIN outbox AS o ON o.aggregate = d.aggregate AND o.seq = d.seq CROSS JOIN LATERAL ",
+    delivered!("d.aggregate"),
+    " AS n WHERE n.done_seq < d.seq"
 );
 
 /// How often a recording that gave way is tried in one call, if it gave way quickly: not if it has waited for a slot's row, which may take
@@ -128,34 +142,36 @@ fn fenced_query(sql: &'static str, outcomes: &[&Outcome], me: &PublisherRegistra
 pub(super) async fn record(
     conn: &mut PgConnection,
     me: &PublisherRegistration,
+    history: &CommitHistory,
     outcomes: &[Outcome],
     delete: bool,
 ) -> Result<Vec<Hold>, sqlx::Error> {
     for _ in 1..TRIES {
         let begun = Instant::now();
-        match record_once(conn, me, outcomes, delete).await {
+        match record_once(conn, me, history, outcomes, delete).await {
             Err(error) if gave_way(&error) && begun.elapsed() < GAVE_WAY_WITHIN => {}
             other => return other,
         }
     }
-    record_once(conn, me, outcomes, delete).await
+    record_once(conn, me, history, outcomes, delete).await
 }
 
 async fn record_once(
     conn: &mut PgConnection,
     me: &PublisherRegistration,
+    history: &CommitHistory,
     outcomes: &[Outcome],
     delete: bool,
 ) -> Result<Vec<Hold>, sqlx::Error> {
     let written = if !delete && outcomes.iter().all(|outcome| outcome.then == HeadUpdate::Next) {
-        mark(conn, me, outcomes, false).await?
+        mark(conn, me, history, outcomes, false).await?
     } else {
         let mut tx = conn.begin().await?;
         // Parking first: the mark after it may delete delivered events and must see which are parked.
         for discard in [false, true] {
             put_away(&mut tx, me, outcomes, discard).await?;
         }
-        let written = mark(&mut tx, me, outcomes, delete).await? + fail(&mut tx, me, outcomes).await?;
+        let written = mark(&mut tx, me, history, outcomes, delete).await? + fail(&mut tx, me, history, outcomes).await?;
         tx.commit().await?;
         written
     };
@@ -167,18 +183,25 @@ async fn record_once(
     Ok(holds(fenced))
 }
 
-async fn mark(conn: &mut PgConnection, me: &PublisherRegistration, outcomes: &[Outcome], delete: bool) -> Result<u64, sqlx::Error> {
+async fn mark(
+    conn: &mut PgConnection,
+    me: &PublisherRegistration,
+    history: &CommitHistory,
+    outcomes: &[Outcome],
+    delete: bool,
+) -> Result<u64, sqlx::Error> {
     let through = |outcome| Some((outcome, done_through(outcome)?.cast_signed()));
     let (moved, through): (Vec<&Outcome>, Vec<i64>) = outcomes.iter().filter_map(through).unzip();
     if moved.is_empty() {
         return Ok(0);
     }
-    let marked = fenced_query(MARK, &moved, me).bind(&through).execute(&mut *conn).await?.rows_affected();
+    let mark = fenced_query(MARK, &moved, me).bind(&through).bind(history.hashes(&moved));
+    let marked: i64 = mark.fetch_one(&mut *conn).await?.try_get(0)?;
     if delete {
         let aggregates: Vec<i64> = moved.iter().map(|outcome| outcome.aggregate).collect();
         sqlx::query(DELETE).bind(aggregates).bind(through).execute(conn).await?;
     }
-    Ok(marked)
+    Ok(unsigned(marked))
 }
 
 /// Writes the events that are discarded, or those that are parked.
@@ -201,7 +224,12 @@ async fn put_away(conn: &mut PgConnection, me: &PublisherRegistration, outcomes:
     query.execute(conn).await.map(drop)
 }
 
-async fn fail(conn: &mut PgConnection, me: &PublisherRegistration, outcomes: &[Outcome]) -> Result<u64, sqlx::Error> {
+async fn fail(
+    conn: &mut PgConnection,
+    me: &PublisherRegistration,
+    history: &CommitHistory,
+    outcomes: &[Outcome],
+) -> Result<u64, sqlx::Error> {
     let (mut failed, mut attempts, mut failures, mut retry_in, mut blocked, mut errors, mut sequences) =
         (vec![], vec![], vec![], vec![], vec![], vec![], vec![]);
     for outcome in outcomes {
@@ -223,6 +251,7 @@ async fn fail(conn: &mut PgConnection, me: &PublisherRegistration, outcomes: &[O
     if failed.is_empty() {
         return Ok(0);
     }
+    fenced_query(PLACE, &failed, me).bind(&sequences).bind(history.hashes(&failed)).execute(&mut *conn).await?;
     let fail = fenced_query(FAIL, &failed, me).bind(attempts).bind(failures).bind(retry_in);
     Ok(fail.bind(blocked).bind(errors).bind(sequences).execute(conn).await?.rows_affected())
 }

@@ -10,6 +10,7 @@ use sqlx::{Connection, PgConnection};
 use super::fence::alive;
 use super::history::{self, drawn};
 use super::status::AT_LENGTH;
+use super::writers_list::{listed_by_writers, writers_list};
 use super::{PostgresStore, call};
 use crate::store::RestoreResult;
 use crate::store::sql::{ErrorContext, StatementError, checked, unsigned};
@@ -27,9 +28,9 @@ const LIFT_SLOTS: &str = "UPDATE outbox_slot SET incarnation = NULL, epoch = 1 +
 const HIGHEST: &str = "SELECT greatest(
         (SELECT max(last_seq) FROM outbox_aggregate),
         (SELECT max(done_seq) FROM outbox_head),
-        (SELECT max(e.seq) FROM outbox_head AS h CROSS JOIN LATERAL (
-            SELECT o.seq FROM outbox AS o WHERE o.aggregate = h.aggregate ORDER BY o.seq DESC LIMIT 1
-        ) AS e WHERE h.listed),
+        (SELECT max(e.seq) FROM (
+            SELECT aggregate FROM outbox_head WHERE listed UNION ALL SELECT id FROM outbox_aggregate WHERE last_seq <> drained_seq
+        ) AS h CROSS JOIN LATERAL (SELECT o.seq FROM outbox AS o WHERE o.aggregate = h.aggregate ORDER BY o.seq DESC LIMIT 1) AS e),
         0)";
 
 /// $1 sequence. The next number is the one above it, unless the next number is above it already: then no row is returned. Numbers that
@@ -53,11 +54,16 @@ const SUBSCRIPTIONS: &str = "SELECT string_agg(DISTINCT p.subname::text, ', ')
     WHERE (p.subenabled OR s.pid IS NOT NULL) AND r.srrelid IN ('outbox'::regclass, 'outbox_aggregate'::regclass)";
 
 /// $1 sequence. Counted before anything is raised.
-const WAITING: &str = "SELECT count(*) FROM (
+const WAITING: &str = concat!(
+    "SELECT count(*) FROM (
         SELECT aggregate, done_seq FROM outbox_head WHERE ready
         UNION ALL SELECT aggregate, done_seq FROM outbox_head WHERE waiting
         UNION ALL SELECT aggregate, done_seq FROM outbox_head WHERE blocked_at IS NOT NULL
-    ) AS h CROSS JOIN LATERAL (SELECT 1 FROM outbox AS o WHERE o.aggregate = h.aggregate AND o.seq > h.done_seq AND o.seq <= $1 OFFSET 0) AS e";
+        UNION ALL SELECT i.aggregate, i.done_seq FROM (",
+    writers_list!("ALL"),
+    ") AS i
+    ) AS h CROSS JOIN LATERAL (SELECT 1 FROM outbox AS o WHERE o.aggregate = h.aggregate AND o.seq > h.done_seq AND o.seq <= $1 OFFSET 0) AS e"
+);
 
 pub(super) async fn restored(store: &PostgresStore, epoch_above: u64, sequence_above: u64) -> Result<RestoreResult> {
     let (epoch, sequence) = checked(epoch_above, sequence_above)?;

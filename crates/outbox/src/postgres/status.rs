@@ -1,9 +1,11 @@
 //! The status of the outbox, in one snapshot and as of its beginning.
 
+use shardwise::ShardKey;
 use sqlx::{Connection, PgConnection};
 
 use super::fence::{IS_NUMBERED, alive};
-use crate::store::sql::{ago, retry_ahead_max_ms, small, unsigned};
+use super::writers_list::{delivered, listed_by_writers, writers_list};
+use crate::store::sql::{ago, retry_ahead_max_ms, small, to_ordered, unsigned};
 use crate::store::{Backlog, BlockedAggregate, PublisherStatus, Retrying, Status, UNPUBLISHED_MAX};
 
 macro_rules! ms_since {
@@ -72,8 +74,12 @@ const FREE: &str = concat!(
     ")"
 );
 
-/// $1 how many aggregates to visit, and how many events to count. Counts events in slots that no live publisher holds, if any publisher is
-/// alive: the ranges of free slots are looked up in the index by hash. Events that wait for a retry are not in that index.
+/// $1 how many. The database cannot compute the hashes of these.
+const WRITERS_KEYS: &str = concat!("SELECT i.aggregate, i.key FROM (", writers_list!("$1"), ") AS i");
+
+/// $1 how many aggregates to visit, and how many events to count, $2 aggregates of the writers' list and $3 their hashes. Counts events in slots
+/// that no live publisher holds, if any publisher is alive: the ranges of free slots are looked up in the index by hash. Events that wait
+/// for a retry are not in that index.
 const UNPUBLISHED: &str = concat!(
     "WITH free AS MATERIALIZED (SELECT s.hash_from, s.hash_to FROM outbox_slot AS s WHERE s.incarnation IS NULL OR NOT EXISTS (
         SELECT 1 FROM outbox_publisher AS p WHERE p.incarnation = s.incarnation AND ",
@@ -87,20 +93,27 @@ const UNPUBLISHED: &str = concat!(
         SELECT h.aggregate, h.done_seq FROM (
             SELECT h.aggregate, h.done_seq, h.hash FROM outbox_head AS h WHERE h.waiting ORDER BY h.retry_at LIMIT $1
         ) AS h WHERE EXISTS (SELECT 1 FROM free AS f WHERE h.hash BETWEEN f.hash_from AND f.hash_to)
-    ), every AS (SELECT * FROM due UNION ALL SELECT * FROM waiting)
+    ), new AS (
+        SELECT g.aggregate, d.done_seq FROM unnest($2::bigint[], $3::bigint[]) AS g (aggregate, hash) CROSS JOIN LATERAL ",
+    delivered!("g.aggregate"),
+    " AS d WHERE EXISTS (SELECT 1 FROM free AS f WHERE g.hash BETWEEN f.hash_from AND f.hash_to)
+    ), every AS (SELECT * FROM due UNION ALL SELECT * FROM waiting UNION ALL SELECT * FROM new)
     SELECT ",
     counted!("every")
 );
 const ANY_ALIVE: &str = concat!("SELECT EXISTS (SELECT 1 FROM outbox_publisher AS p WHERE ", alive!("p"), ")");
 
-/// $1 how many aggregates of each kind to visit, and how many events of each kind to count. New aggregates, whose hash is NULL, are
-/// pending too. Listed aggregates that have nothing to send count in no sum.
+/// $1 how many aggregates of each kind to visit, and how many events of each kind to count. Heads whose hash is NULL are pending too. Listed
+/// aggregates that have nothing to send count in no sum.
 ///
-/// Returns the pending events of aggregates that are ready, that wait for a retry, and that are blocked; the age of the oldest head; and
+/// Returns the pending events of aggregates that are ready, also on the writers' list, that wait for a retry, and that are blocked; the age of the oldest head; and
 /// how many aggregates were visited, how many of them blocked, and how many events are parked.
 const BACKLOG: &str = concat!(
     "WITH waiting AS MATERIALIZED (
-        SELECT h.aggregate, h.done_seq FROM outbox_head AS h WHERE h.ready ORDER BY h.hash, h.aggregate LIMIT $1
+        (SELECT h.aggregate, h.done_seq FROM outbox_head AS h WHERE h.ready ORDER BY h.hash, h.aggregate LIMIT $1) UNION ALL
+        SELECT i.aggregate, i.done_seq FROM (",
+    writers_list!("$1"),
+    ") AS i
     ), retrying AS MATERIALIZED (
         SELECT h.aggregate, h.done_seq FROM outbox_head AS h WHERE h.waiting ORDER BY h.retry_at LIMIT $1
     ), blocked AS MATERIALIZED (
@@ -119,7 +132,9 @@ const BACKLOG: &str = concat!(
     " FROM every AS b CROSS JOIN LATERAL (SELECT o.created_at FROM ",
     pending!("b"),
     " ORDER BY o.seq LIMIT 1) AS e),
-    greatest((SELECT count(*) FROM waiting), (SELECT count(*) FROM retrying)), (SELECT count(*) FROM blocked), (SELECT count(*) FROM parked)"
+    greatest((SELECT count(*) FROM waiting), (SELECT count(*) FROM retrying), (SELECT count(*) FROM (",
+    listed_by_writers!("$1"),
+    ") AS i)), (SELECT count(*) FROM blocked), (SELECT count(*) FROM parked)"
 );
 
 /// A status counts every pending event, which may take longer than a publisher's statements may.
@@ -132,7 +147,10 @@ pub(super) async fn backlog(conn: &mut PgConnection, most: i64) -> Result<Backlo
     let mut unpublished = ready + retrying;
     // Without a living publisher, that is all of them.
     if unpublished > 0 && sqlx::query_scalar(ANY_ALIVE).fetch_one(&mut *conn).await? {
-        unpublished = sqlx::query_scalar(UNPUBLISHED).bind(UNPUBLISHED_MAX).fetch_one(conn).await?;
+        let listed: Vec<(i64, String)> = sqlx::query_as(WRITERS_KEYS).bind(UNPUBLISHED_MAX).fetch_all(&mut *conn).await?;
+        let (aggregates, hashes): (Vec<i64>, Vec<i64>) = listed.iter().map(|(id, key)| (*id, to_ordered(key.as_str().key_hash()))).unzip();
+        let query = sqlx::query_scalar(UNPUBLISHED).bind(UNPUBLISHED_MAX).bind(aggregates).bind(hashes);
+        unpublished = query.fetch_one(conn).await?;
     }
     Ok(Backlog {
         unpublished: unsigned(unpublished),

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use sqlx::PgConnection;
 
+use super::writers_list::delivered;
 use crate::store::SweepResult;
 use crate::store::sql::{millis, signed};
 
@@ -11,18 +12,21 @@ use crate::store::sql::{millis, signed};
 const SAMPLES: i64 = 32;
 
 /// $1 position, $2 rows to visit, $3 the age in milliseconds from which rows are deleted.
-const OLD: &str = "WITH looked AS MATERIALIZED (
+const OLD: &str = concat!(
+    "WITH looked AS MATERIALIZED (
         SELECT position, created_at, aggregate, seq, parked_at FROM outbox WHERE position > $1 ORDER BY position LIMIT $2
     ), gone AS (
         DELETE FROM outbox AS d USING (
-            SELECT o.position FROM looked AS l JOIN outbox_head AS h ON h.aggregate = l.aggregate AND l.seq <= h.done_seq
-            JOIN outbox AS o ON o.position = l.position
-            WHERE l.created_at < statement_timestamp() - $3::bigint * interval '1 millisecond' AND o.parked_at IS NULL
+            SELECT o.position FROM looked AS l CROSS JOIN LATERAL ",
+    delivered!("l.aggregate"),
+    " AS d JOIN outbox AS o ON o.position = l.position
+            WHERE l.seq <= d.done_seq AND l.created_at < statement_timestamp() - $3::bigint * interval '1 millisecond' AND o.parked_at IS NULL
             FOR UPDATE OF o SKIP LOCKED
         ) AS old WHERE d.position = old.position RETURNING true
     )
     SELECT count(*), max(position), bool_or(created_at < statement_timestamp() - $3::bigint * interval '1 millisecond'),
-        (SELECT count(*) FROM gone) FROM looked";
+        (SELECT count(*) FROM gone) FROM looked"
+);
 
 /// $1 position, $2 the age in milliseconds, $3 how many rows to sample evenly among those behind that position. Returns whether any is
 /// old.
@@ -34,7 +38,9 @@ const OLD_BEYOND: &str = "SELECT coalesce(bool_or(p.created_at < statement_times
 
 /// $1 aggregate, $2 aggregates to visit, $3 rows at most. Pending rows are not visited, however many there are.
 const DELIVERED: &str = "WITH looked AS MATERIALIZED (
-        SELECT aggregate, done_seq FROM outbox_head WHERE aggregate > $1 ORDER BY aggregate LIMIT $2
+        SELECT a.id AS aggregate, coalesce(h.done_seq, a.drained_seq) AS done_seq FROM (
+            SELECT id, drained_seq FROM outbox_aggregate WHERE id > $1 ORDER BY id LIMIT $2
+        ) AS a LEFT JOIN outbox_head AS h ON h.aggregate = a.id
     ), done AS MATERIALIZED (
         SELECT l.aggregate, e.position FROM looked AS l CROSS JOIN LATERAL (
             SELECT o.position FROM outbox AS o WHERE o.aggregate = l.aggregate AND o.seq <= l.done_seq AND o.parked_at IS NULL

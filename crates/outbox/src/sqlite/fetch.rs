@@ -75,10 +75,10 @@ pub(super) async fn fetch(store: &SqliteStore, me: &PublisherRegistration, reque
     for range in around(request.after) {
         let room = reading.events_left;
         if room == 0 || reading.bytes_left == 0 || !read(store, FETCH, me, request, range, room, &mut reading).await? {
-            return Ok(FetchResult { resume: resume(reading.last_hash), runs: reading.runs });
+            return Ok(FetchResult { resume: resume(reading.last_hash), runs: reading.runs, more: false });
         }
     }
-    Ok(FetchResult { resume: retries_left.then(|| resume(reading.last_hash)).flatten(), runs: reading.runs })
+    Ok(FetchResult { resume: retries_left.then(|| resume(reading.last_hash)).flatten(), runs: reading.runs, more: false })
 }
 
 /// Reads one range of hashes or times; returns whether it was read to its end.

@@ -107,8 +107,12 @@ pub struct FetchRequest {
 pub struct FetchResult {
     /// Runs of distinct aggregates.
     pub runs: Vec<EventRun>,
-    /// Where to continue if a limit cut the reading short: the hash of the last aggregate read. `None`: there was no more.
+    /// Where to continue if a limit cut the reading short, as `after` of the next request: the hash of the last aggregate read, or what the
+    /// request had if the store keeps its place by something else. `None`: there was no more.
     pub resume: Option<u64>,
+    /// Whether there is more to look at behind a place that the store keeps. Then the next reading follows at once, even if this one brought
+    /// nothing.
+    pub more: bool,
 }
 
 /// The result of one step of deleting delivered events.

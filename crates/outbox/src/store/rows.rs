@@ -135,6 +135,11 @@ impl RunCollector {
         Self { events_left, bytes_left, runs: Vec::new(), last_hash: None, drained: Vec::new(), former: HashSet::new() }
     }
 
+    /// Whether there is no room for another event.
+    pub(crate) fn is_full(&self) -> bool {
+        self.events_left == 0 || self.bytes_left == 0
+    }
+
     /// The following rows come from another statement, with another snapshot.
     pub(crate) fn next_statement(&mut self) {
         self.former.extend(self.runs.iter().map(|run| run.aggregate));

@@ -30,12 +30,12 @@ async fn run(outbox: &Outbox, statements: impl IntoIterator<Item = String>) {
     conn.close().await.unwrap();
 }
 
-/// As publishers leave it: all aggregates have hashes. The writers' trigger, which is not tested here, would take ten times as long.
+/// As publishers leave it: all aggregates are on their list, with hashes, and not on the writers' list. The writers' trigger, which is not tested here, would take ten times as long.
 async fn fill(outbox: &Outbox, rows: u64) {
     let aggregates = rows / EACH;
     run(outbox, [
         "ALTER TABLE outbox DISABLE TRIGGER outbox_sequence".to_owned(),
-        format!("INSERT INTO outbox_aggregate (key, last_seq) SELECT 'order/' || n, {EACH} FROM generate_series(1, {aggregates}) AS n"),
+        format!("INSERT INTO outbox_aggregate (key, last_seq, drained_seq) SELECT 'order/' || n, {EACH}, {EACH} FROM generate_series(1, {aggregates}) AS n"),
         "INSERT INTO outbox_head (aggregate, hash) SELECT id, hashtextextended(key, 7) FROM outbox_aggregate".to_owned(),
         // In turn, so that the events of an aggregate are far apart.
         format!(
@@ -57,7 +57,7 @@ async fn hold_back(outbox: &Outbox, rows: u64) {
         [
             "ALTER TABLE outbox DISABLE TRIGGER outbox_sequence".to_owned(),
             format!(
-                "WITH a AS (INSERT INTO outbox_aggregate (key, last_seq) VALUES ('order/held', {rows}) RETURNING id)
+                "WITH a AS (INSERT INTO outbox_aggregate (key, last_seq, drained_seq) VALUES ('order/held', {rows}, {rows}) RETURNING id)
              INSERT INTO outbox_head (aggregate, hash, attempts, blocked_at) SELECT id, -9223372036854775807, 10, now() FROM a"
             ),
             format!(

@@ -11,7 +11,7 @@ use shardwise_outbox::{Delivery, ErrorKind, OutboxPublisher, PostgresConfig, Pos
 use shardwise_testkit::{Authority, Postgres, PostgresOptions, TcpProxy};
 use sqlx::Connection;
 
-use crate::common::Outbox;
+use crate::common::{LISTED, Outbox};
 use crate::publishing::delivered;
 use crate::shared::{Running, SLOTS, TestSharding, events, eventually, within};
 
@@ -63,7 +63,7 @@ async fn rows_deleted_by_hand_leave_holes_that_are_not_waited_for() {
 }
 
 async fn nothing_pending(outbox: &Outbox) {
-    eventually("nothing is pending", LIMIT, async || outbox.execute("SELECT 1 FROM outbox_head WHERE listed").await.is_empty()).await;
+    eventually("nothing is pending", LIMIT, async || outbox.execute(LISTED).await.is_empty()).await;
 }
 
 /// A publisher at work meets `harm` and ends with an error of that kind and these words. After `repair` the next one delivers everything.
@@ -133,7 +133,7 @@ async fn the_publishers_tables_dropped_and_made_again_lose_no_event() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_right_that_is_taken_away() {
-    let words = ["permission denied for table outbox_head", "GRANT SELECT, UPDATE, DELETE ON outbox_head TO <role>"];
+    let words = ["permission denied for table outbox_head", "GRANT SELECT, INSERT, UPDATE, DELETE ON outbox_head TO <role>"];
     ends_and_goes_on("REVOKE ALL ON outbox_head FROM <role>", ErrorKind::Denied, &words, "GRANT ALL ON outbox_head TO <role>").await;
 }
 
@@ -215,7 +215,7 @@ async fn another_number_of_slots_with_rows_pending() {
     outbox.insert(of_many(3..=4)).await;
     eventually("a publisher with another number comes in after the TTL", LIMIT, async || {
         let attempt = start(&outbox, &sink, TestSharding::of("late", SlotSet::full(16))).await;
-        let came = eventually_or(async || outbox.execute("SELECT 1 FROM outbox_head WHERE listed").await.is_empty(), &attempt).await;
+        let came = eventually_or(async || outbox.execute(LISTED).await.is_empty(), &attempt).await;
         if came {
             attempt.stop().await;
         }

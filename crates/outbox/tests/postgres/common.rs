@@ -25,6 +25,14 @@ pub(crate) async fn patiently<T>(what: &str, call: impl AsyncFn() -> shardwise_o
     call().await.unwrap()
 }
 
+/// The aggregates on the writers' list or on the publishers' list.
+pub(crate) const LISTED: &str = "SELECT a.id FROM outbox_aggregate AS a LEFT JOIN outbox_head AS h ON h.aggregate = a.id
+    WHERE a.last_seq <> a.drained_seq OR h.listed";
+
+/// Puts all aggregates on the publishers' list, without their hashes.
+pub(crate) const PLACE_ALL: &str =
+    "INSERT INTO outbox_head (aggregate, done_seq) SELECT id, drained_seq FROM outbox_aggregate ON CONFLICT (aggregate) DO NOTHING";
+
 /// A fresh outbox in a new database, or in a new schema of a shared database.
 pub(crate) struct Outbox {
     pub(crate) database: Database,

@@ -8,7 +8,7 @@ use shardwise_outbox::store::{FetchRequest, PublisherRegistration, Signature};
 use shardwise_outbox::{DeadLetters as _, Store, postgres};
 use sqlx::Connection;
 
-use crate::common::{Outbox, insert};
+use crate::common::{LISTED, Outbox, PLACE_ALL, insert};
 use crate::shared::{events, eventually};
 
 /// The plan must consist of seeks, whatever statistics say.
@@ -18,6 +18,7 @@ async fn a_fetch_seeks_and_never_scans() {
     for analyzed in [false, true] {
         if analyzed {
             outbox.insert((0..500).flat_map(|n| events(&n.to_string(), 1..=3)).collect()).await;
+            outbox.execute(PLACE_ALL).await;
             outbox.store().await.place_new(1_000).await.unwrap();
             outbox.execute("ANALYZE").await;
         }
@@ -45,12 +46,44 @@ async fn a_fetch_seeks_and_never_scans() {
     }
 }
 
+/// The writers' list is read by its index, and each of its aggregates by seeks in their order.
+#[tokio::test]
+async fn a_reading_of_the_writers_list_seeks_and_keeps_its_order() {
+    let outbox = Outbox::new().await;
+    for analyzed in [false, true] {
+        if analyzed {
+            outbox.insert((0..500).flat_map(|n| events(&n.to_string(), 1..=3)).collect()).await;
+            outbox.execute("ANALYZE").await;
+        }
+        let calls = [
+            ("i (bigint, bigint, bigint)", postgres::LISTED, "(0, 0, 10)", &["outbox_aggregate_listed", "outbox_head_pkey"][..]),
+            (
+                "d (text, bigint[], bigint[], bigint[], bigint, bigint)",
+                postgres::DIRECT,
+                "('x', '{1}', '{1}', '{1}', 10, 1000)",
+                &["outbox_slot_", "outbox_aggregate_pkey", "outbox_head_pkey", "outbox_in_order"][..],
+            ),
+        ];
+        for (signature, statement, arguments, expected) in calls {
+            let name = signature.split(' ').next().unwrap();
+            let sql = format!("{}; PREPARE {signature} AS {statement}; EXPLAIN EXECUTE {name} {arguments}", postgres::SESSION);
+            let plan: Vec<String> = outbox.execute(&sql).await.into_iter().filter_map(|row| row.into_iter().next().flatten()).collect();
+            for index in expected {
+                assert!(plan.iter().any(|step| step.contains(&format!("using {index}"))), "{index}: {plan:#?}");
+            }
+            let scans = plan.iter().filter(|step| step.contains("Seq Scan") && !step.contains("outbox_meta")).count();
+            assert_eq!(scans, 0, "{plan:#?}");
+            let moved = ["Sort", "Hash", "Merge", "Bitmap"].iter().any(|word| plan.iter().any(|step| step.contains(word)));
+            assert!(!moved, "in no order: {plan:#?}");
+        }
+    }
+}
+
 /// A server without statistics of the slots' table compared each slot with each outcome: a quarter of a second for a thousand of both.
 #[tokio::test]
 async fn a_mark_and_a_release_look_each_slot_up_without_statistics_too() {
     let outbox = Outbox::new().await;
     outbox.insert((0..500).flat_map(|n| events(&n.to_string(), 1..=1)).collect()).await;
-    outbox.store().await.place_new(1_000).await.unwrap();
     let slots = "INSERT INTO outbox_slot (slot, epoch, incarnation, hash_from, hash_to)
         SELECT n, 1, 'me', n, n FROM generate_series(0, 1023) AS n";
     outbox.execute(slots).await;
@@ -63,9 +96,9 @@ async fn a_mark_and_a_release_look_each_slot_up_without_statistics_too() {
     let ones = |count| array(&mut std::iter::repeat_n("1".to_owned(), count));
     let calls = [
         (
-            "m (bigint[], bigint[], bigint[], text, bigint[])",
+            "m (bigint[], bigint[], bigint[], text, bigint[], bigint[])",
             postgres::MARK,
-            format!("({ids}, {}, {}, 'me', {sequences})", slots(500), ones(500)),
+            format!("({ids}, {}, {}, 'me', {sequences}, {ids})", slots(500), ones(500)),
             500,
         ),
         ("r (bigint[], bigint[], text)", postgres::RELEASE, format!("({}, {}, 'me')", slots(1_024), ones(1_024)), 1_024),
@@ -82,7 +115,7 @@ async fn a_mark_and_a_release_look_each_slot_up_without_statistics_too() {
         assert!(compared <= changed, "{compared} comparisons in vain for {changed} rows: {plan:#?}");
         assert!(plan.iter().any(|line| line.contains(&format!("rows={changed}"))), "{plan:#?}");
     }
-    assert_eq!(outbox.execute("SELECT 1 FROM outbox_head WHERE listed").await.len(), 0, "they were marked and struck off");
+    assert_eq!(outbox.execute(LISTED).await.len(), 0, "they were marked and struck off");
 }
 
 /// Whether an aggregate has a newer event is one seek, here and in `outbox_strike`, however many delivered events it keeps.
@@ -102,13 +135,13 @@ async fn a_mark_costs_the_same_however_many_delivered_events_are_kept() {
         let row = outbox.execute(newest).await.remove(0);
         let [ids, sequences, zeros, ones] = [0, 1, 2, 3].map(|n: usize| format!("'{{{}}}'", row[n].as_deref().unwrap()));
         let sql = format!(
-            "{}; PREPARE m (bigint[], bigint[], bigint[], text, bigint[]) AS {};
-             EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, SUMMARY OFF) EXECUTE m ({ids}, {zeros}, {ones}, 'me', {sequences})",
+            "{}; PREPARE m (bigint[], bigint[], bigint[], text, bigint[], bigint[]) AS {};
+             EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, SUMMARY OFF) EXECUTE m ({ids}, {zeros}, {ones}, 'me', {sequences}, {ids})",
             postgres::SESSION,
             postgres::MARK
         );
         let plan: Vec<String> = outbox.execute(&sql).await.into_iter().filter_map(|row| row.into_iter().next().flatten()).collect();
-        assert_eq!(outbox.execute("SELECT 1 FROM outbox_head WHERE listed").await.len(), 0, "{plan:#?}");
+        assert_eq!(outbox.execute(LISTED).await.len(), 0, "{plan:#?}");
         let hit = plan.iter().find_map(|line| line.split_once("shared hit=")).unwrap().1.to_owned();
         hit.split(' ').next().unwrap().parse::<u32>().unwrap()
     };
@@ -132,6 +165,7 @@ async fn a_mark_costs_the_same_however_many_delivered_events_are_kept() {
 async fn what_waits_elsewhere_costs_a_fetch_nothing() {
     let outbox = Outbox::new().await;
     outbox.insert((0..20).flat_map(|n| events(&n.to_string(), 1..=2)).collect()).await;
+    outbox.execute(PLACE_ALL).await;
     let store = outbox.store().await;
     store.place_new(100).await.unwrap();
     outbox
@@ -158,7 +192,7 @@ async fn what_waits_elsewhere_costs_a_fetch_nothing() {
         INSERT INTO outbox_aggregate (key, last_seq) SELECT 'other/' || n, 1 FROM generate_series(1, 20000) AS n;
         INSERT INTO outbox_head (aggregate, hash) SELECT id, id FROM outbox_aggregate WHERE key LIKE 'other/%';
         INSERT INTO outbox (aggregatetype, aggregateid, type) SELECT 'order', 'blocked', 't' FROM generate_series(1, 20000);
-        UPDATE outbox_head SET hash = -5, blocked_at = now() WHERE hash IS NULL";
+        INSERT INTO outbox_head (aggregate, hash, blocked_at) SELECT id, -5, now() FROM outbox_aggregate WHERE key = 'order/blocked'";
     outbox.execute(sql).await;
     let after = blocks().await;
     // The indexes may have grown by a level.
@@ -179,7 +213,7 @@ async fn more_slots_than_a_thousand_are_visited_in_turns() {
     let outbox = Outbox::new().await;
     outbox.insert(events("a", 1..=1)).await;
     let store = outbox.store().await;
-    store.place_new(10).await.unwrap();
+    outbox.execute(PLACE_ALL).await;
     outbox.execute("UPDATE outbox_head SET hash = 9223372036854775807").await;
     let me = PublisherRegistration { publisher: "w".into(), incarnation: Incarnation::new(1), ttl: Duration::from_hours(1), slots: SLOTS };
     store.register(&me).await.unwrap();
@@ -225,7 +259,7 @@ async fn a_poll_of_many_slots_that_finds_nothing_asks_once() {
     eprintln!("a poll of {SLOTS} slots that finds nothing: {calls} calls, {:.1} ms", took.as_secs_f64() * 1e3);
     assert_eq!((calls, found), (1, 0));
     outbox.insert(events("a", 1..=1)).await;
-    store.place_new(10).await.unwrap();
+    outbox.execute(PLACE_ALL).await;
     outbox.execute("UPDATE outbox_head SET hash = 9223372036854775807").await;
     let (calls, found, took) = poll().await;
     eprintln!("the same with one event in the last slot: {calls} calls, {:.1} ms", took.as_secs_f64() * 1e3);
@@ -252,7 +286,7 @@ async fn sending_many_events_of_an_aggregate_again_takes() {
     outbox
         .execute(
             "UPDATE outbox SET parked_at = now(), parked_error = 'no' WHERE seq = (SELECT min(seq) FROM outbox);
-             UPDATE outbox_head SET done_seq = (SELECT min(seq) FROM outbox)",
+             INSERT INTO outbox_head (aggregate, done_seq) SELECT aggregate, min(seq) FROM outbox GROUP BY aggregate",
         )
         .await;
     let by = Signature::new("ann", "measured").unwrap();
@@ -273,12 +307,12 @@ async fn events_of_an_aggregate_that_waits_change_none_of_its_rows() {
     conn.close().await.unwrap();
     let count = "SELECT n_tup_ins, n_tup_upd FROM pg_stat_user_tables
         WHERE relname IN ('outbox', 'outbox_aggregate', 'outbox_head') ORDER BY relname";
-    let expected = [["200", "0"], ["1", "0"], ["1", "0"]].map(|row| row.map(|text| Some(text.to_owned())));
+    let expected = [["200", "0"], ["1", "0"], ["0", "0"]].map(|row| row.map(|text| Some(text.to_owned())));
     let mut counted = Vec::new();
     eventually("the server has counted", Duration::from_secs(30), async || {
         counted = outbox.execute(count).await;
         counted[0][0].as_deref() == Some("200")
     })
     .await;
-    assert_eq!(counted, expected, "the events, and one row of each kind");
+    assert_eq!(counted, expected, "the events, and the one row of their aggregate");
 }

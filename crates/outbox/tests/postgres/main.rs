@@ -28,3 +28,4 @@ mod upgrade_prepared;
 mod version_4;
 mod waking;
 mod writers;
+mod writers_list;

@@ -13,7 +13,7 @@ use shardwise_testkit::{Postgres, PostgresOptions};
 use sqlx::{Connection, PgConnection};
 use tokio::time::{Instant, interval};
 
-use crate::common::{Outbox, insert};
+use crate::common::{LISTED, Outbox, insert};
 use crate::shared::{Running, SLOTS, TestSharding, events, eventually, within};
 
 const LIMIT: Duration = Duration::from_mins(3);
@@ -55,8 +55,7 @@ async fn a_transaction_that_stays_open_delays_no_event() {
     assert_eq!(running.stats.snapshot().fenced, 0);
     open.rollback().await.unwrap();
     // The aggregate could not be removed from the list while the writer held its row. After the rollback it is removed.
-    let listed = "SELECT 1 FROM outbox_head WHERE listed";
-    eventually("it is struck off", LIMIT, async || outbox.execute(listed).await.is_empty()).await;
+    eventually("it is struck off", LIMIT, async || outbox.execute(LISTED).await.is_empty()).await;
     outbox.insert(events("held", 3..=3)).await;
     eventually("it is listed again", LIMIT, async || sink.arrived().len() == 7 && pending().await == 0).await;
     snapshot.rollback().await.unwrap();
@@ -202,8 +201,7 @@ async fn a_server_that_restarts_in_the_middle_loses_nothing() {
     }
     let ids = || sink.arrived().into_iter().map(|event| event.id).collect::<HashSet<_>>();
     eventually("all events arrive", LIMIT, async || ids().len() == 40 * 20).await;
-    let pending = "SELECT 1 FROM outbox_head WHERE listed";
-    eventually("and are marked", LIMIT, async || outbox.execute(pending).await.is_empty()).await;
+    eventually("and are marked", LIMIT, async || outbox.execute(LISTED).await.is_empty()).await;
     running.stop().await;
     let mut last = BTreeMap::new();
     let mut seen = HashSet::new();

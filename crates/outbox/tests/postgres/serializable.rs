@@ -10,7 +10,7 @@ use shardwise_outbox::{NewEvent, Store as _};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 use tokio::task::JoinSet;
 
-use crate::common::{Outbox, insert};
+use crate::common::{LISTED, Outbox, insert};
 use crate::publishing::{delivered, publisher};
 use crate::shared::{TestSharding, events, eventually, within};
 use crate::writers::{begin_at, code, waits};
@@ -29,7 +29,7 @@ async fn of_two_writers_of_an_aggregate_the_second_waits_or_is_refused_and_its_r
     let outbox = Outbox::new().await;
     outbox.insert(events("struck", 1..=1)).await;
     assert_eq!(delivered(&outbox).await.len(), 1);
-    assert_eq!(outbox.execute("SELECT 1 FROM outbox_head WHERE listed").await.len(), 0, "struck off");
+    assert_eq!(outbox.execute(LISTED).await.len(), 0, "struck off");
     outbox.insert(events("listed", 1..=1)).await;
     for (aggregate, refusal) in [("listed", None), ("struck", Some("40001")), ("new", Some("40001"))] {
         let (mut one, mut two) = (outbox.connection().await, outbox.connection().await);

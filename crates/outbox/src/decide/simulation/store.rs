@@ -72,10 +72,10 @@ impl World {
             runs.push(read);
             left -= through - aggregate.done;
             if left == 0 {
-                return FetchResult { runs, resume: Some(id.unsigned_abs()) };
+                return FetchResult { runs, resume: Some(id.unsigned_abs()), more: false };
             }
         }
-        FetchResult { runs, resume: None }
+        FetchResult { runs, resume: None, more: false }
     }
 
     fn record(&mut self, me: u64, outcomes: &[Outcome]) -> EngineInput {

@@ -40,7 +40,7 @@ fn trace(
                 let (name, input) = match action {
                     EngineAction::Look => ("look", EngineInput::Looked(None)),
                     EngineAction::Place { .. } => ("place", EngineInput::Placed(0)),
-                    EngineAction::Fetch(_) => ("fetch", EngineInput::Fetched(FetchResult { runs: found(ms), resume: None })),
+                    EngineAction::Fetch(_) => ("fetch", EngineInput::Fetched(FetchResult { runs: found(ms), resume: None, more: false })),
                     EngineAction::FallAsleep => ("announce", EngineInput::FellAsleep(Some(TICKET))),
                     EngineAction::AskEnded(ticket) => {
                         assert_eq!(ticket, TICKET);
@@ -207,7 +207,7 @@ fn nothing_is_asked_while_events_flow_or_are_being_sent() {
     let mut engine = notified();
     assert!(engine.next(at(2)).iter().any(|action| matches!(action, EngineAction::Fetch(_))));
     engine.on(EngineInput::Placed(0), at(2));
-    engine.on(EngineInput::Fetched(FetchResult { runs: vec![run(1, HOLD, 1..=1, 1)], resume: None }), at(2));
+    engine.on(EngineInput::Fetched(FetchResult { runs: vec![run(1, HOLD, 1..=1, 1)], resume: None, more: false }), at(2));
     assert!(engine.next(at(2)).iter().any(|action| matches!(action, EngineAction::Send { .. })));
     let calls = trace(&mut engine, 3..=1_100, nothing, 0);
     assert_eq!(of(&calls, "announce").len(), 1, "a destination that hangs keeps it awake for no longer than a second: {calls:?}");

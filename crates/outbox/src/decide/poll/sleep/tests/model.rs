@@ -173,7 +173,7 @@ impl SleepModel {
                     self.events += 1;
                     run(self.events, HOLD, 1..=1, 1)
                 });
-                ModelCall::Answer(EngineInput::Fetched(FetchResult { runs: runs.collect(), resume: None }))
+                ModelCall::Answer(EngineInput::Fetched(FetchResult { runs: runs.collect(), resume: None, more: false }))
             }
         };
         self.calls.push((due, next));

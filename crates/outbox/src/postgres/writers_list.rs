@@ -1,0 +1,299 @@
+//! The writers' list: aggregates that a writer has listed since they were last struck off. A publisher reads them by number and computes their
+//! hashes itself; only what fails, or has more behind it, gets a row of the publishers' (docs/adr/0056-writers-list.md).
+//!
+//! An aggregate with such a row is delivered as far as `done_seq` there says, one without as far as `drained_seq` says. While the row is
+//! listed, the aggregate is read by its hash, and nothing of it is read here.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use shardwise::{ShardKey, slot_of};
+use sqlx::PgConnection;
+
+use super::error::gave_way;
+use super::events::{collect, with_events};
+use super::record::short_of_a_deadlock;
+use crate::AggregateId;
+use crate::store::rows::RunCollector;
+use crate::store::sql::{from_ordered, signed, to_ordered};
+use crate::store::{FetchRequest, PublisherRegistration};
+
+/// The keys of one statement, and the statements of one reading: what is behind them is read next.
+const KEYS: usize = 1_000;
+const PAGES: usize = 10;
+/// An aggregate that was listed longer ago moves to the publishers' list, whoever publishes it, so that the writers' list stays short. This is
+/// also the interval between such moves, unless there are as many as one statement reads: each costs the aggregate's next writer an update.
+const HAND_OVER_AFTER: Duration = Duration::from_secs(5);
+
+/// How far the aggregate `$of` is delivered, one lookup in each table.
+#[rustfmt::skip]
+macro_rules! delivered {
+    ($of:literal) => {
+        concat!(
+            "(SELECT coalesce(h.done_seq, a.drained_seq) AS done_seq FROM outbox_aggregate AS a LEFT JOIN outbox_head AS h ON h.aggregate = a.id
+              WHERE a.id = ", $of, " OFFSET 0)"
+        )
+    };
+}
+pub(super) use delivered;
+
+/// The first `$limit` aggregates of the writers' list. On schema 5 there is no writers' list, and no index to read it by.
+#[rustfmt::skip]
+macro_rules! listed_by_writers {
+    ($limit:literal) => {
+        concat!(
+            "SELECT id, key, last_seq, drained_seq FROM outbox_aggregate
+             WHERE last_seq <> drained_seq AND (SELECT schema_version FROM outbox_meta) >= 6 ORDER BY last_seq, id LIMIT ", $limit
+        )
+    };
+}
+pub(super) use listed_by_writers;
+
+/// Those of the first `$limit` aggregates of the writers' list that are on no other list.
+#[rustfmt::skip]
+macro_rules! writers_list {
+    ($limit:literal) => {
+        concat!(
+            "SELECT a.id AS aggregate, a.key, coalesce(h.done_seq, a.drained_seq) AS done_seq FROM (", listed_by_writers!($limit), ") AS a
+             LEFT JOIN outbox_head AS h ON h.aggregate = a.id WHERE h.listed IS NOT TRUE"
+        )
+    };
+}
+pub(super) use writers_list;
+
+/// $1 number and $2 aggregate to begin behind, $3 how many. Returns also whether the aggregate is on the publishers' list. Public for the
+/// test that reads the plan.
+pub const LISTED: &str = "
+    SELECT a.id, a.key, a.last_seq, l.listed FROM (
+        SELECT id, key, last_seq FROM outbox_aggregate
+        WHERE last_seq <> drained_seq AND (last_seq, id) > ($1, $2) AND (SELECT schema_version FROM outbox_meta) >= 6
+        ORDER BY last_seq, id LIMIT $3
+    ) AS a CROSS JOIN LATERAL (SELECT EXISTS (SELECT 1 FROM outbox_head AS h WHERE h.aggregate = a.id AND h.listed) AS listed OFFSET 0) AS l";
+
+/// The columns of `FETCH`. $1 incarnation, $2 aggregates with their $3 hashes and $4 slots, $5 events at most, $6 the size in bytes above
+/// which an event comes without its payload and headers. Where each is delivered is read with its events, because it may have been struck
+/// off since the writers' list was read. Public for the test that reads the plan.
+pub const DIRECT: &str = with_events!(
+    "SELECT s.slot, s.epoch, false AS due, g.aggregate, g.hash, d.done_seq, 0::bigint AS attempts, 0::bigint AS failures,
+            NULL::timestamptz AS failing_since, NULL::timestamptz AS attempted_at
+     FROM unnest($2::bigint[], $3::bigint[], $4::bigint[]) AS g (aggregate, hash, slot)
+     CROSS JOIN LATERAL (SELECT t.slot, t.epoch FROM outbox_slot AS t WHERE t.slot = g.slot AND t.incarnation = $1 OFFSET 0) AS s
+     CROSS JOIN LATERAL (
+        SELECT coalesce(h.done_seq, a.drained_seq) AS done_seq FROM outbox_aggregate AS a LEFT JOIN outbox_head AS h ON h.aggregate = a.id
+        WHERE a.id = g.aggregate AND h.listed IS NOT TRUE OFFSET 0
+     ) AS d",
+    "$5",
+    "$6"
+);
+
+/// $1 aggregates and $2 their hashes. They move to the publishers' list, unless a writer or another publisher holds a row of them: a reading
+/// by hash passes over none of the others' aggregates. The writers' row is locked and looked at again, because the aggregate may have been
+/// delivered and struck off meanwhile; without a publishers' row, `drained_seq` there is how far it is delivered. A writer that comes
+/// afterwards puts it on the writers' list. The trigger of schema 6 looks at statements that do not name themselves.
+const HAND_OVER: &str = concat!(
+    "WITH patience AS MATERIALIZED (SELECT ",
+    short_of_a_deadlock!(),
+    ", set_config('shardwise.strike', 'on', true)), free AS MATERIALIZED (
+        SELECT a.id, a.last_seq, a.drained_seq, g.hash
+        FROM patience CROSS JOIN unnest($1::bigint[], $2::bigint[]) AS g (id, hash) JOIN outbox_aggregate AS a ON a.id = g.id
+        WHERE a.last_seq <> a.drained_seq
+        FOR NO KEY UPDATE OF a SKIP LOCKED
+    ), placed AS (
+        INSERT INTO outbox_head AS h (aggregate, hash, done_seq) SELECT f.id, f.hash, f.drained_seq FROM free AS f
+        ON CONFLICT (aggregate) DO UPDATE SET listed = true RETURNING h.aggregate, h.done_seq
+    )
+    UPDATE outbox_aggregate AS a SET last_seq = greatest(f.last_seq, p.done_seq), drained_seq = greatest(f.last_seq, p.done_seq)
+    FROM placed AS p JOIN free AS f ON f.id = p.aggregate WHERE a.id = f.id"
+);
+
+/// The number and the aggregate at which a reading of the writers' list stopped.
+type ListPlace = (i64, AggregateId);
+
+const BEGINNING: ListPlace = (i64::MIN, i64::MIN);
+
+/// Where the next reading continues. A number may be visible later than a higher one of another aggregate, so the place is good for one lap:
+/// each begins at the beginning.
+#[derive(Debug, Clone)]
+pub(super) struct ListCursor(Arc<Mutex<CursorState>>);
+
+#[derive(Debug)]
+struct CursorState {
+    after: ListPlace,
+    goes_first: bool,
+    handed_over_at: Option<Instant>,
+    /// The highest number that was seen, and what it was some time ago. What has a lower number than that is old.
+    highest: i64,
+    earlier: (Instant, i64),
+    old_through: i64,
+}
+
+impl Default for ListCursor {
+    fn default() -> Self {
+        let earlier = (Instant::now(), i64::MIN);
+        let state =
+            CursorState { after: BEGINNING, goes_first: false, handed_over_at: None, highest: i64::MIN, earlier, old_through: i64::MIN };
+        Self(Arc::new(Mutex::new(state)))
+    }
+}
+
+impl ListCursor {
+    fn state(&self) -> MutexGuard<'_, CursorState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the writers' list is read before the publishers' list: every other time, so that neither fills all readings.
+    pub(super) fn goes_first(&self) -> bool {
+        let mut state = self.state();
+        let first = state.goes_first;
+        state.goes_first = !first;
+        first
+    }
+
+    /// The place to begin at, and the number up to which aggregates are old.
+    fn begin(&self, anew: bool) -> (ListPlace, i64) {
+        let mut state = self.state();
+        let (at, highest) = state.earlier;
+        if at.elapsed() >= HAND_OVER_AFTER {
+            state.old_through = highest;
+            state.earlier = (Instant::now(), state.highest);
+        }
+        (if anew { BEGINNING } else { state.after }, state.old_through)
+    }
+
+    fn end(&self, after: ListPlace, highest: i64) {
+        let mut state = self.state();
+        state.after = after;
+        state.highest = state.highest.max(highest);
+    }
+
+    pub(super) fn may_hand_over(&self, reading: &ListReading) -> bool {
+        let mut state = self.state();
+        let some = reading.leaving.aggregates.len();
+        let due = some >= KEYS || some > 0 && state.handed_over_at.is_none_or(|at| at.elapsed() >= HAND_OVER_AFTER);
+        if due {
+            state.handed_over_at = Some(Instant::now());
+        }
+        due
+    }
+}
+
+/// What a reading of the writers' list found besides events.
+pub(super) struct ListReading {
+    /// Whether it went once around without being cut short.
+    pub(super) is_whole: bool,
+    /// Aggregates that need not be on this list: those that are on the publishers' list as well, and old ones that were not read.
+    leaving: HashedAggregates,
+}
+
+/// Reads the writers' list once around, as far as there is room.
+pub(super) async fn read(
+    cursor: &ListCursor,
+    conn: &mut PgConnection,
+    me: &PublisherRegistration,
+    request: &FetchRequest,
+    reading: &mut RunCollector,
+) -> Result<ListReading, sqlx::Error> {
+    let (begun, old_through) = cursor.begin(request.after.is_none());
+    let except: HashSet<AggregateId> = request.except_aggregates.iter().copied().collect();
+    let (mut at, mut has_wrapped, mut highest) = (begun, begun == BEGINNING, i64::MIN);
+    let mut list = ListReading { is_whole: false, leaving: HashedAggregates::default() };
+    for _ in 0..PAGES {
+        if reading.is_full() {
+            break;
+        }
+        let page: Vec<(AggregateId, String, i64, bool)> =
+            sqlx::query_as(LISTED).bind(at.0).bind(at.1).bind(signed(KEYS)).fetch_all(&mut *conn).await?;
+        let (is_last, end) = (page.len() < KEYS, page.last().map_or(at, |(id, _, number, _)| (*number, *id)));
+        highest = highest.max(end.0);
+        let positions: HashMap<AggregateId, ListPlace> = page.iter().map(|(id, _, number, _)| (*id, (*number, *id))).collect();
+        let (mut new, mut old) = (HashedAggregates::default(), Vec::new());
+        for (id, key, number, is_listed) in page {
+            if has_wrapped && begun != BEGINNING && (number, id) > begun {
+                break;
+            }
+            let hash = to_ordered(key.key_hash());
+            if is_listed {
+                list.leaving.add(id, hash, 0);
+            } else if !except.contains(&id) {
+                let slot = slot_of(from_ordered(hash), me.slots);
+                if !request.except_slots.contains(&slot) {
+                    new.add(id, hash, slot);
+                }
+                if number <= old_through {
+                    old.push((id, hash, (number, id)));
+                }
+            }
+        }
+        let cut = read_events(conn, me, new, reading).await?.map(|stopped| positions.get(&stopped).copied().unwrap_or(at));
+        let came: HashSet<AggregateId> = reading.runs.iter().map(|run| run.aggregate).collect();
+        old.retain(|(id, _, place)| !came.contains(id) && cut.is_none_or(|cut| *place <= cut));
+        old.into_iter().take(KEYS).for_each(|(id, hash, _)| list.leaving.add(id, hash, 0));
+        if let Some(stopped) = cut {
+            at = stopped;
+            break;
+        }
+        at = end;
+        if is_last && !has_wrapped {
+            (at, has_wrapped) = (BEGINNING, true);
+        } else if is_last || has_wrapped && begun != BEGINNING && at >= begun {
+            (at, list.is_whole) = (BEGINNING, true);
+            break;
+        }
+    }
+    cursor.end(at, highest);
+    Ok(list)
+}
+
+/// Aggregates with their hashes and slots, as a statement's arrays.
+#[derive(Default)]
+struct HashedAggregates {
+    aggregates: Vec<AggregateId>,
+    hashes: Vec<i64>,
+    slots: Vec<i64>,
+}
+
+impl HashedAggregates {
+    fn add(&mut self, aggregate: AggregateId, hash: i64, slot: u32) {
+        self.aggregates.push(aggregate);
+        self.hashes.push(hash);
+        self.slots.push(i64::from(slot));
+    }
+}
+
+/// Reads the events of those whose slots this publisher holds. Returns the last aggregate read if a limit cut it short.
+async fn read_events(
+    conn: &mut PgConnection,
+    me: &PublisherRegistration,
+    new: HashedAggregates,
+    reading: &mut RunCollector,
+) -> Result<Option<AggregateId>, sqlx::Error> {
+    if new.aggregates.is_empty() {
+        return Ok(None);
+    }
+    let limit = signed(reading.events_left);
+    let query = sqlx::query(DIRECT)
+        .bind(me.incarnation.to_string())
+        .bind(new.aggregates)
+        .bind(new.hashes)
+        .bind(new.slots)
+        .bind(limit)
+        .bind(signed(reading.bytes_left / reading.events_left.max(1)));
+    // The place among the hashes is not moved by what is read here.
+    let last_hash = reading.last_hash;
+    let collected = collect(conn, query, reading).await?;
+    reading.last_hash = last_hash;
+    let is_cut = !collected.is_whole || collected.rows >= limit || reading.bytes_left == 0;
+    Ok(collected.last.filter(|_| is_cut))
+}
+
+/// Moves aggregates to the publishers' list, at most as many as one statement reads.
+pub(super) async fn hand_over(conn: &mut PgConnection, reading: &ListReading) -> Result<(), sqlx::Error> {
+    let HashedAggregates { aggregates, hashes, .. } = &reading.leaving;
+    let some = aggregates.len().min(KEYS);
+    match sqlx::query(HAND_OVER).bind(&aggregates[..some]).bind(&hashes[..some]).execute(conn).await {
+        // They stay on the writers' list until the next attempt.
+        Err(error) if !gave_way(&error) => Err(error),
+        _ => Ok(()),
+    }
+}
