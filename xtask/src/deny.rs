@@ -11,7 +11,7 @@ const CARGO_DENY: InstalledTool = InstalledTool { name: "cargo-deny", version: "
 /// Set to `required`, it makes a failure of what cannot be checked.
 const REQUIRED: &str = "SHARDWISE_ADVISORIES";
 /// Fetching the advisory database takes seconds; a network that swallows packets must not hold the run up.
-const FETCH_LIMIT: Duration = Duration::from_mins(2);
+const FETCH_LIMIT: Duration = Duration::from_secs(30);
 
 pub(crate) fn check(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     let tool = CARGO_DENY.path(log)?;

@@ -12,7 +12,7 @@ use crate::steps::StepPass;
 use crate::{beside, files};
 
 /// A target ends in the step with the first of these. The number is 25 times what the tests try; the time is for the slow ones.
-const BRIEFLY: u32 = 3;
+const BRIEFLY: u32 = 1;
 const BRIEF_RUNS: u32 = 50_000;
 /// The step compiles without optimisation what [`MANIFEST`] does not name, such as the clients of the servers: they take most of the
 /// compiler's time, and a target spends none in them.

@@ -20,8 +20,8 @@ async fn no_member_is_lost_and_none_is_made_up_in_a_thousand_changes() {
     let proxies = [TcpProxy::start(at).await.unwrap(), TcpProxy::start(at).await.unwrap()];
     let [one, other] = proxies.each_ref().map(|proxy| backend(&database.url_at(proxy.address())));
     let outside: Arc<dyn Discovery> = backend(&database.url());
-    let scope = Scope { backend: one, peer: other, group: group(), ttl: TTL, clock: Clock::system(), guard: Box::new(()) };
+    let scope = Scope { backend: one, peer: other, group: group(), ttl: TTL * 2, clock: Clock::system(), guard: Box::new(()) };
     let lag = OnceCell::new();
-    let within = || TTL * 2 + Duration::from_secs(2) + lag.get_or_init(Lag::begin).allowance();
+    let within = || TTL * 4 + Duration::from_secs(2) + lag.get_or_init(Lag::begin).allowance();
     a_thousand_changes(&scope, &outside, seed, |which| proxies[which].reset(), within).await;
 }

@@ -136,6 +136,7 @@ impl RunCollector {
     }
 
     /// Whether there is no room for another event.
+    #[cfg(feature = "postgres")]
     pub(crate) fn is_full(&self) -> bool {
         self.events_left == 0 || self.bytes_left == 0
     }
