@@ -51,13 +51,20 @@ async fn main() -> Result {
     }
 }
 
+/// Makes the rooms' database. It is made once, as by a migration: several who switch a new file to WAL are in each other's way.
+async fn make_database(folder: &Path) -> Result {
+    let new = options(folder).create_if_missing(true).journal_mode(SqliteJournalMode::Wal);
+    let database = SqlitePool::connect_with(new).await?;
+    Ok(sqlite::create_tables(&mut *database.acquire().await?).await?)
+}
+
+fn options(folder: &Path) -> SqliteConnectOptions {
+    SqliteConnectOptions::new().filename(folder.join("rooms.db"))
+}
+
 async fn worker(folder: &Path, id: &str) -> Result {
     let sharding = processes::factory(folder, id, "rooms", "ownership = \"exclusive\"")?.create("rooms")?;
-    let options =
-        SqliteConnectOptions::new().filename(folder.join("rooms.db")).create_if_missing(true).journal_mode(SqliteJournalMode::Wal);
-    let database = SqlitePool::connect_with(options).await?;
-    sqlite::create_tables(&mut *database.acquire().await?).await?;
-    let rooms = Rooms::new(id, sharding.group_name().clone(), database);
+    let rooms = Rooms::new(id, sharding.group_name().clone(), SqlitePool::connect_with(options(folder)).await?);
     for path in ["rooms/say", "rooms/read"] {
         let rooms = rooms.clone();
         sharding.on_owned(path, move |owned: Owned| rooms.clone().handle(owned))?;
@@ -128,6 +135,7 @@ type Fronts = Arc<Mutex<BTreeMap<String, SocketAddr>>>;
 async fn demonstration() -> Result {
     let folder = tempfile::tempdir()?;
     processes::prepare(folder.path())?;
+    make_database(folder.path()).await?;
     let (said, mut heard) = mpsc::channel(64);
     let mut workers = Vec::new();
     for id in ["ada", "bob", "eve"] {

@@ -24,7 +24,7 @@ mod scripted;
 use common::{World, policy};
 use scripted::{How, Scripted};
 
-const LIVES: u64 = 40;
+const LIVES: u64 = 20;
 const SLOTS: u32 = 512;
 const BEGIN_WITH: usize = 8;
 const STEPS: u32 = 40;

@@ -8,7 +8,7 @@ use proptest::test_runner::{Config, TestRunner};
 use shardwise_fuzz::{TARGETS, Target};
 
 /// Inputs for each target; `SHARDWISE_FUZZ_CASES` for more.
-const CASES: u32 = 2_000;
+const CASES: u32 = 500;
 
 /// One change of an input; places are in thousandths of its length.
 #[derive(Debug, Clone)]

@@ -134,7 +134,7 @@ pub(crate) fn available(name: &str) -> String {
     if BACKENDS.iter().any(|known| known.name == name) {
         return format!(
             "this program has {}; build it with the feature {name:?}: cargo add shardwise --features {name}, or for the command \
-             cargo install --path crates/cli --features {name}",
+             cargo install --locked --path crates/cli --features {name}",
             have.join(", ")
         );
     }

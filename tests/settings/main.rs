@@ -348,6 +348,6 @@ fn the_table_of_a_backend_that_this_program_lacks_is_left_alone_until_it_is_chos
     assert_eq!(
         refused,
         "resilience.sharding.policies.workers.discovery.backend is \"local\": this program has memory; build it with the feature \"local\": \
-         cargo add shardwise --features local, or for the command cargo install --path crates/cli --features local"
+         cargo add shardwise --features local, or for the command cargo install --locked --path crates/cli --features local"
     );
 }

@@ -32,7 +32,7 @@ use figures::Figures;
 use shardwise::core::mistakes::{Mistake, make};
 
 /// In every run of the tests.
-const SEEDS: u64 = 200;
+const SEEDS: u64 = 100;
 /// A known mistake is found within so many.
 const FOUND_WITHIN: u64 = 1_000;
 

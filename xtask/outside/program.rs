@@ -20,7 +20,6 @@ fn install(default: &str) {
         "none" => return,
         // Every connection through it fails.
         "unusable" => CryptoProvider { cipher_suites: Vec::new(), kx_groups: Vec::new(), ..rustls::crypto::ring::default_provider() },
-        #[cfg(feature = "aws-lc")]
         "aws-lc" => rustls::crypto::aws_lc_rs::default_provider(),
         other => panic!("no such default: {other}"),
     };

@@ -23,10 +23,14 @@ const PART: &str = "-part-";
 /// No binary takes longer; one that does hangs. With both cores busy elsewhere the longest take twenty minutes.
 const BINARY_LIMIT: Duration = Duration::from_mins(35);
 /// The longest begin first, so that none of them is left alone at the end.
-const LONGEST: [&str; 15] = [
+const LONGEST: [&str; 19] = [
     "servers",
+    "postgres",
+    "serve",
+    "page",
     "clients",
     "sinks",
+    "demo",
     "simulation",
     "model",
     "lives",

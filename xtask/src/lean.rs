@@ -1,4 +1,4 @@
-//! The lean build of the command, which `cargo demo` runs, and the build with each of its features alone.
+//! The lean build of the command, which `cargo demo` runs, and builds with one or two of its features.
 
 use std::collections::BTreeSet;
 use std::fs::Permissions;
@@ -28,6 +28,10 @@ const FEATURES: [(&str, &[&str]); 11] = [
     ("redis", &["redis"]),
     ("valkey", &["shardwise-backend-valkey", "redis"]),
 ];
+/// What is compiled together: a backend, a sink or an exporter, whose code has nothing to do with each other. Each alone would take CI
+/// minutes more and find the same: what is used without its feature, and what nothing uses.
+const TOGETHER: [&[&str]; 6] =
+    [&["consul", "kafka"], &["etcd", "rabbitmq"], &["nats", "prometheus"], &["postgres", "http"], &["valkey", "otel"], &["redis"]];
 /// What Cargo starts instead of rustc for the crates of the workspace.
 const STRICT_RUSTC: &str = "#!/bin/sh\nexec \"$@\" -D warnings\n";
 const SERVE: &str = "serve --policy workers --listen 127.0.0.1:0";
@@ -48,7 +52,7 @@ const REFUSED: [(&[&str], &str, [&str; 3]); 11] = [
     (&["http", "otel"], PUBLISH, ["local", SQLITE, "http://127.0.0.1:8080/events"]),
 ];
 
-/// Counts packages, checks each feature alone, and runs the lean build: the demo, and settings that ask for what it lacks.
+/// Counts packages, checks what each feature brings, compiles with few of them, and runs the lean build: the demo, and settings that ask for what it lacks.
 pub(crate) fn step(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     let bare = packages(log, "")?;
     if bare.len() > PACKAGES_MAX {
@@ -68,14 +72,17 @@ pub(crate) fn step(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
         return Err(TaskFailure::new(format!("shardwise --version says: {version}")));
     }
     for (feature, brings) in FEATURES {
-        say(&format!("    {feature}"));
         check_packages(feature, brings, &packages(log, feature)?)?;
-        check(log, feature)?;
+    }
+    for features in TOGETHER {
+        let features = features.join(",");
+        say(&format!("    {features}"));
+        check(log, &features)?;
     }
     for (index, (features, arguments, places)) in REFUSED.into_iter().enumerate() {
         check_refused(log, &format!("lean-{index}"), features, arguments, places)?;
     }
-    Ok(StepPass::noting((FEATURES.len() + REFUSED.len() + 3) as u64, Some(format!("{} packages", bare.len()))))
+    Ok(StepPass::noting((FEATURES.len() + TOGETHER.len() + REFUSED.len() + 3) as u64, Some(format!("{} packages", bare.len()))))
 }
 
 /// The crates that cargo compiles for this machine with that feature alone, or with none, as `name version`.
@@ -111,10 +118,10 @@ fn check_names(log: &StepLog<'_>) -> Result<(), TaskFailure> {
     }
 }
 
-/// Compiles the command with that feature alone. The compiler's lints find code that is unused without the others; clippy's, which take as
-/// long again for each feature, are left to the step `clippy`.
-fn check(log: &StepLog<'_>, feature: &str) -> Result<(), TaskFailure> {
-    let mut command = strict(log, &["check", "--package", PACKAGE, "--no-default-features", "--features", feature])?;
+/// Compiles the command with these features alone. The compiler's lints find code that is unused without the others; clippy's, which take
+/// as long again, are left to the step `clippy`.
+fn check(log: &StepLog<'_>, features: &str) -> Result<(), TaskFailure> {
+    let mut command = strict(log, &["check", "--package", PACKAGE, "--no-default-features", "--features", features])?;
     // The checkout's own must come before it.
     command.env("PROTOC", "no-such-protoc");
     log.run(command).map(|_| ())
@@ -153,7 +160,8 @@ fn check_refused(
         .env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318");
     let ran = command.output().map_err(TaskFailure::at(folder.display()))?;
     let reported = String::from_utf8_lossy(&ran.stderr);
-    let silent = features.iter().find(|feature| !reported.contains(&format!("cargo install --path crates/cli --features {feature}")));
+    let silent =
+        features.iter().find(|feature| !reported.contains(&format!("cargo install --locked --path crates/cli --features {feature}")));
     match (ran.status.code(), silent) {
         (Some(2), None) => Ok(()),
         (code, silent) => {
@@ -173,4 +181,16 @@ fn output(mut command: Command) -> Result<String, TaskFailure> {
         return Ok(String::from_utf8_lossy(&ran.stdout).into_owned());
     }
     Err(TaskFailure::new(format!("{command:?}: {}", String::from_utf8_lossy(&ran.stderr).trim())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_feature_is_compiled_with_few_others() {
+        let mut compiled = TOGETHER.concat();
+        compiled.sort_unstable();
+        assert_eq!(compiled, FEATURES.map(|(feature, _)| feature));
+    }
 }

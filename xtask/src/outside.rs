@@ -11,9 +11,9 @@ use crate::run::{StepLog, TaskFailure, count_tests};
 use crate::servers;
 use crate::steps::StepPass;
 
-/// Features it is built with, and the default providers it is started with: none, one that is of no use to anybody, and aws-lc. With
-/// both libraries in it and no default, rustls itself would not know which one to take.
-const BUILDS: [(&[&str], [&str; 2]); 2] = [(&[], ["none", "unusable"]), (&["--features", "aws-lc"], ["none", "aws-lc"])];
+/// The default providers it is started with: none, one that is of no use to anybody, and aws-lc. With both libraries in it and no default,
+/// rustls itself would not know which one to take; with ring alone it would, so that is the easier case.
+const DEFAULTS: [&str; 3] = ["none", "unusable", "aws-lc"];
 
 /// What the program is built from. The versions of aws-lc are fixed here because our Cargo.lock has none.
 const MANIFEST: &str = r#"[workspace]
@@ -24,13 +24,10 @@ version = "0.0.0"
 edition = "2024"
 publish = false
 
-[features]
-aws-lc = ["rustls/aws_lc_rs", "dep:aws-lc-rs", "dep:aws-lc-sys"]
-
 [dependencies]
-aws-lc-rs = { version = "=1.19.0", default-features = false, optional = true }
-aws-lc-sys = { version = "=0.47.0", default-features = false, optional = true }
-rustls = { version = "0.23", default-features = false, features = ["std", "ring"] }
+aws-lc-rs = { version = "=1.19.0", default-features = false }
+aws-lc-sys = { version = "=0.47.0", default-features = false }
+rustls = { version = "0.23", default-features = false, features = ["std", "ring", "aws_lc_rs"] }
 shardwise = { path = "CHECKOUT", features = ["consul", "etcd"] }
 tokio = { version = "1", features = ["macros", "rt-multi-thread"] }
 
@@ -84,7 +81,7 @@ pub(crate) fn author(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
 
 const PROGRAM: &str = include_str!("../outside/program.rs");
 
-/// Builds the program both ways and runs it beside a Consul and an etcd that speak TLS only.
+/// Builds the program and runs it beside a Consul and an etcd that speak TLS only.
 pub(crate) fn tls(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     let folder = log.context.scratch("outside");
     let manifest = files::write_manifest(log.context, &folder, MANIFEST)?;
@@ -99,17 +96,14 @@ pub(crate) fn tls(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     files::write(&settings, &settings_for(&consul.address(), &etcd.address(), &authority.file()))?;
 
     let (manifest, target) = (manifest.to_string_lossy(), log.context.target().to_string_lossy());
-    for (features, defaults) in BUILDS {
-        let arguments = [&["build", "--manifest-path", &manifest, "--target-dir", &target], features].concat();
-        log.run(log.context.cargo(&arguments))?;
-        for default in defaults {
-            say(&format!("    {} default provider: {default}", features.last().unwrap_or(&"ring alone,")));
-            let mut program = servers::user(log.context, &format!("{target}/debug/outside"));
-            program.arg(&settings).arg(default);
-            log.run(program)?;
-        }
+    log.run(log.context.cargo(&["build", "--manifest-path", &manifest, "--target-dir", &target]))?;
+    for default in DEFAULTS {
+        say(&format!("    default provider: {default}"));
+        let mut program = servers::user(log.context, &format!("{target}/debug/outside"));
+        program.arg(&settings).arg(default);
+        log.run(program)?;
     }
-    Ok(StepPass::many(BUILDS.iter().map(|(_, defaults)| defaults.len() as u64).sum()))
+    Ok(StepPass::many(DEFAULTS.len() as u64))
 }
 
 fn settings_for(consul: &str, etcd: &str, ca: &Path) -> String {

@@ -18,7 +18,7 @@ static ALONE: Mutex<()> = Mutex::const_new(());
 /// From the kill of a member to the view without it at another process, in a group of five processes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_takeover_takes_a_ttl_and_a_second_at_most() {
-    const KILLS: u64 = 10;
+    const KILLS: u64 = 3;
     let _alone = ALONE.lock().await;
     let server = durable().await;
     let url = prepared(&server).await.url();

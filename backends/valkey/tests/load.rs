@@ -16,7 +16,7 @@ static ALONE: Mutex<()> = Mutex::const_new(());
 /// From the kill of a member to the view without it at another process, in a group of five processes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_takeover_takes_little_more_than_a_ttl() {
-    const KILLS: u64 = 10;
+    const KILLS: u64 = 3;
     const STEADY: [&str; 5] = ["steady0", "steady1", "steady2", "steady3", "steady4"];
     let _alone = ALONE.lock().await;
     let server = valkey().await;

@@ -22,7 +22,7 @@ const FEATURES: [(&str, &str, bool); 11] = [
 pub(crate) fn missing(name: &str) -> Option<String> {
     let (_, adds, _) = FEATURES.into_iter().find(|(known, _, is_built)| *known == name && !is_built)?;
     Some(format!(
-        "this build of shardwise has no feature {name:?} ({adds}); install one that has it: cargo install --path crates/cli --features {name}"
+        "this build of shardwise has no feature {name:?} ({adds}); install one that has it: cargo install --locked --path crates/cli --features {name}"
     ))
 }
 
@@ -38,7 +38,7 @@ pub(crate) fn long_version() -> &'static str {
 fn with_features_lacking(version: &str, lacks: &[&str]) -> String {
     match lacks {
         [] => version.to_owned(),
-        _ => format!("{version}\nbuilt without: {}\nto install everything: cargo install --path crates/cli", lacks.join(", ")),
+        _ => format!("{version}\nbuilt without: {}\nto install everything: cargo install --locked --path crates/cli", lacks.join(", ")),
     }
 }
 
@@ -67,6 +67,6 @@ mod tests {
     fn the_version_names_what_is_missing() {
         assert_eq!(with_features_lacking("1.2.3", &[]), "1.2.3");
         let lean = with_features_lacking("1.2.3", &["etcd", "nats"]);
-        assert_eq!(lean, "1.2.3\nbuilt without: etcd, nats\nto install everything: cargo install --path crates/cli");
+        assert_eq!(lean, "1.2.3\nbuilt without: etcd, nats\nto install everything: cargo install --locked --path crates/cli");
     }
 }

@@ -21,7 +21,7 @@ fn the_circle_of_the_tests_is_one_of_the_golden_vectors() {
 
 const CLI_HEAD: &str = "# Command line
 
-The help of every command, as the program prints it. `cargo install --path crates/cli` installs `shardwise`;
+The help of every command, as the program prints it. `cargo install --locked --path crates/cli` installs `shardwise`;
 `shardwise man` and `shardwise completions` print manual pages and completions.
 
 Written by `SHARDWISE_WRITE_PAGES=1 cargo test -p shardwise-cli --all-features --test workspace`.

@@ -194,19 +194,30 @@ pub(crate) async fn store(backend: &LocalBackend) -> ClaimStore {
     backend.claim_store(&group(), 0).await.unwrap()
 }
 
-/// Asks once, and returns what was granted.
+/// On a busy machine the file may be locked for longer than a call waits; such a call has done nothing, and is made again.
+fn is_tried_again(begun: Instant, error: &Error) {
+    assert!(error.is_retryable() && begun.elapsed() < Duration::from_mins(2), "{error}");
+}
+
+/// Asks until the file is free, and returns what was granted then.
 pub(crate) async fn granted(backend: &LocalBackend, record_id: &RecordId, wanted: &[Resource]) -> BTreeMap<Resource, Epoch> {
-    let answers = backend.acquire(record_id, &store(backend).await, wanted).await.unwrap();
+    let (begun, group) = (Instant::now(), group());
+    let answers = loop {
+        let asked = async { backend.acquire(record_id, &backend.claim_store(&group, 0).await?, wanted).await };
+        match asked.await {
+            Ok(answers) => break answers,
+            Err(error) => is_tried_again(begun, &error),
+        }
+    };
     let epoch = |acquired| if let AcquireOutcome::Granted(epoch) = acquired { Some(epoch) } else { None };
     answers.into_iter().filter_map(|(resource, acquired)| Some((resource, epoch(acquired)?))).collect()
 }
 
 pub(crate) async fn release(backend: &LocalBackend, record_id: &RecordId, held: &BTreeMap<Resource, Epoch>) {
     let held: Vec<_> = held.iter().map(|(resource, epoch)| (resource.clone(), *epoch)).collect();
-    let begun = std::time::Instant::now();
-    // On a busy machine the file may be locked for longer than a call waits. A repeated release names the same epochs.
+    let begun = Instant::now();
     while let Err(error) = backend.release(record_id, &held).await {
-        assert!(error.is_retryable() && begun.elapsed() < std::time::Duration::from_mins(2), "{error}");
+        is_tried_again(begun, &error);
     }
 }
 

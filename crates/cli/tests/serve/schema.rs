@@ -35,7 +35,7 @@ impl<'a> Documented<'a> {
         std::fs::write(&file, self.document.to_string()).unwrap();
         let mut schemathesis = Command::new(&self.python);
         schemathesis.args(["-m", "schemathesis.cli", "run"]).arg(file).args(["--url", &format!("http://{}", self.one.at)]);
-        schemathesis.args(["--header", &format!("Authorization: Bearer {TOKEN}"), "--seed", "7", "--max-examples", "8", "--no-color"]);
+        schemathesis.args(["--header", &format!("Authorization: Bearer {TOKEN}"), "--seed", "7", "--max-examples", "3", "--no-color"]);
         schemathesis.args(["--request-timeout", "40"]).args(arguments).current_dir(self.place.path(""));
         let ran = run(schemathesis, b"");
         assert_eq!(ran.code, Some(0), "{arguments:?}: {}\n{}", ran.text(), ran.err);

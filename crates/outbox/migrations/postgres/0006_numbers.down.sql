@@ -60,8 +60,10 @@ BEGIN
             PERFORM set_config('lock_timeout', patience::bigint::text, true);
             LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE;
             PERFORM set_config('lock_timeout', '200', true);
-            LOCK TABLE outbox_aggregate IN SHARE ROW EXCLUSIVE MODE;
+            LOCK TABLE outbox_aggregate IN ACCESS EXCLUSIVE MODE;
             LOCK TABLE outbox_meta IN ACCESS EXCLUSIVE MODE;
+            -- A publisher that marks has rows there before it comes to the outbox.
+            LOCK TABLE outbox_head IN SHARE ROW EXCLUSIVE MODE;
             EXIT;
         EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
             IF clock_timestamp() > deadline THEN

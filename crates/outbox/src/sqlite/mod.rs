@@ -44,6 +44,7 @@ use crate::{ErrorKind, NewEvent, Result, private_file};
 
 /// The duration of one attempt to get the write lock inside `SQLite`, which sleeps 1, 2 and 2 ms in it.
 const LOCK_TURN: &str = "PRAGMA busy_timeout = 5";
+const WAL_RETRY: Duration = Duration::from_millis(5);
 
 /// An outbox in a SQLite file. Cheap to clone; clones share their connections: one that writes, two that read, one that watches.
 #[derive(Debug, Clone)]
@@ -101,7 +102,15 @@ impl SqliteStore {
             config,
             forget_after: Arc::default(),
         };
-        drop(store.writer.acquire().await.at(&store)?);
+        // SQLite does not wait for its turn where several switch a new file to WAL.
+        let connect = || async {
+            let connected = store.writer.acquire().await;
+            if connected.as_ref().is_err_and(error::is_busy) {
+                tokio::time::sleep(WAL_RETRY).await;
+            }
+            connected
+        };
+        drop(store.when_free(connect).await.at(&store)?);
         for suffix in ["", "-wal", "-shm"] {
             let mut name = store.config.path.clone().into_os_string();
             name.push(suffix);

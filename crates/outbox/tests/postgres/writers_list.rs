@@ -12,7 +12,9 @@ use crate::common::{LISTED, Outbox, insert};
 use crate::publishing::delivered;
 use crate::shared::{events, eventually};
 use crate::strikes::{WAITS, holder, number, read};
+use crate::upgrade::{migrated, migrating};
 
+const LIMIT: Duration = Duration::from_mins(1);
 const HEADS: &str = "SELECT count(*) FROM outbox_head";
 const ON_THE_WRITERS_LIST: &str = "SELECT count(*) FROM outbox_aggregate WHERE last_seq <> drained_seq";
 
@@ -182,6 +184,26 @@ async fn what_is_on_the_writers_list_survives_the_way_down_and_up_again() {
     for (aggregate, expected) in [("a", &["a-1", "a-2", "a-3", "a-4"][..]), ("b", &["b-2", "b-3"]), ("c", &["c-1"])] {
         let ids: Vec<_> = arrived.iter().filter(|event| event.aggregate_id == aggregate).map(|event| event.id.as_str()).collect();
         assert_eq!(ids, expected);
+    }
+}
+
+/// It needs more than the table of events: a publisher in the middle of a mark has rows of its own list, and a reader the other table.
+#[tokio::test]
+async fn the_way_down_waits_for_publishers_and_readers_that_have_not_come_to_the_events() {
+    const ASLEEP: &str = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'";
+    let [.., numbers] = &postgres::MIGRATIONS[..] else { panic!("schema 6") };
+    for holds in
+        ["INSERT INTO outbox_head (aggregate, done_seq) SELECT id, 0 FROM outbox_aggregate", "SELECT count(*) FROM outbox_aggregate"]
+    {
+        let outbox = Outbox::new().await;
+        outbox.insert(events("a", 1..=1)).await;
+        let mut other = outbox.connection().await;
+        other.execute("BEGIN").await.unwrap();
+        other.execute(holds).await.unwrap();
+        let migration = migrating(&outbox, numbers.down);
+        eventually("it waits", LIMIT, async || migration.is_finished() || !outbox.execute(ASLEEP).await.is_empty()).await;
+        other.execute("COMMIT").await.unwrap();
+        migrated(holds, migration).await;
     }
 }
 

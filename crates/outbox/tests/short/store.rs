@@ -187,6 +187,19 @@ async fn a_newer_schema_and_another_programs_table_are_refused() {
     SqliteStore::init(outbox.config()).await.unwrap();
 }
 
+/// SQLite does not wait for its turn when a new file is switched to WAL.
+#[tokio::test(flavor = "multi_thread", worker_threads = 8)]
+async fn publishers_that_start_together_make_the_outbox_together() {
+    let folder = tempfile::tempdir().unwrap();
+    for round in 0..40 {
+        let path = folder.path().join(format!("{round}.db"));
+        let inits: Vec<_> = (0..8).map(|_| tokio::spawn(SqliteStore::init(path.clone()))).collect();
+        for init in inits {
+            init.await.unwrap().unwrap();
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_lock_that_is_held_too_long_is_reported_and_passes() {
     let outbox = Outbox::new().await;

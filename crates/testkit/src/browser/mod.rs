@@ -3,7 +3,7 @@
 mod pipe;
 
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use self::pipe::Pipe;
 use crate::error::{Error, Result};
 use crate::folder;
-use crate::process::{LOOK_EVERY, Launch, PATIENCE, Process};
+use crate::process::{Launch, PATIENCE, Process};
 use crate::servers::{self, CHROMIUM};
 
 /// Gives the program its two pipes as the file descriptors that it expects.
@@ -22,6 +22,8 @@ const WITH_PIPES: &str = "exec \"$0\" \"$@\" 3<\"$PIPE_TO\" 4>\"$PIPE_FROM\"";
 const FLAGS: &str = "--headless=new --remote-debugging-pipe --no-first-run --no-default-browser-check --no-proxy-server --disable-gpu \
                      --disable-dev-shm-usage --disable-extensions --disable-background-networking --disable-component-update \
                      --disable-sync --mute-audio --password-store=basic --force-color-profile=srgb";
+/// Each question is work for the browser.
+const ASK_EVERY: Duration = Duration::from_millis(100);
 /// What it misses of a desktop fills pages of its log.
 const QUIET: &str = "--log-level=3";
 
@@ -178,7 +180,7 @@ impl Tab<'_> {
                     let shown = self.eval("document.body.innerText").unwrap_or_default();
                     return Err(Error::new(format!("waited {PATIENCE:?} in vain until {what}; last: {seen:?}; the page shows: {shown}")));
                 }
-                _ => std::thread::sleep(LOOK_EVERY),
+                _ => std::thread::sleep(ASK_EVERY),
             }
         }
     }

@@ -4,7 +4,7 @@ use super::traffic::RETRIED;
 use super::*;
 
 /// The number of seeds in each test run; `SHARDWISE_SEED=<n>` repeats one, `cargo xtask simulate-outbox` runs any number.
-const SEEDS: u64 = 60;
+const SEEDS: u64 = 30;
 
 /// Within this many runs the simulation finds a hold that is used again after its release was given up.
 const FORGETFUL: u64 = 200;
@@ -59,7 +59,7 @@ fn whatever_happens_order_and_fence_hold_and_everything_arrives() {
 
 #[test]
 fn without_faults_nothing_arrives_twice() {
-    with_seeds(1, 20, |seed| {
+    with_seeds(1, 10, |seed| {
         let world = simulate(seed, false);
         assert!(world.aggregates.values().all(|aggregate| aggregate.deliveries == aggregate.last), "seed {seed}");
     });
@@ -69,7 +69,7 @@ fn without_faults_nothing_arrives_twice() {
 #[test]
 fn a_slow_destination_delays_no_event_for_another() {
     let mut put_back = 0;
-    with_seeds(1, 20, |seed| {
+    with_seeds(1, 10, |seed| {
         let world = run_to_the_end(World::of(seed, false, Traffic::OneSlow), seed);
         assert!(world.aggregates.values().all(|aggregate| aggregate.deliveries == aggregate.last), "seed {seed}: once each");
         put_back += world.figures.get(RETRIED).copied().unwrap_or_default();
@@ -79,7 +79,7 @@ fn a_slow_destination_delays_no_event_for_another() {
 
 #[test]
 fn a_busy_destination_is_not_slow() {
-    with_seeds(1, 10, |seed| {
+    with_seeds(1, 5, |seed| {
         let world = run_to_the_end(World::of(seed, false, Traffic::Busy), seed);
         assert!(world.aggregates.values().all(|aggregate| aggregate.deliveries == aggregate.last), "seed {seed}: once each");
     });
