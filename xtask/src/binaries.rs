@@ -212,7 +212,7 @@ fn summed(outcomes: Vec<Result<(u64, u64), TaskFailure>>) -> Result<StepPass, Ta
 fn run(step: &StepLog<'_>, binary: &Binary) -> Result<(u64, u64), TaskFailure> {
     let log = StepLog::begin(step.context, &format!("test-{}", binary.name))?;
     let arguments: Vec<_> = binary.arguments.iter().map(String::as_str).collect();
-    let mut command = step.context.command(&binary.executable.to_string_lossy(), &arguments);
+    let mut command = step.context.compiling(step.context.command(&binary.executable.to_string_lossy(), &arguments));
     command.current_dir(&binary.folder).env("CARGO_MANIFEST_DIR", &binary.folder);
     let begun = Instant::now();
     let output = log.run_for(command, BINARY_LIMIT).map_err(|failure| failure.repeated_by(binary.repeat.clone()))?;

@@ -56,11 +56,15 @@ impl TaskContext {
     /// The tests are built by clippy's driver, which is the compiler with more lints. `cargo clippy` would check each package, and each
     /// dependency, a second time: that took longer than all tests.
     pub(crate) fn cargo(&self, arguments: &[&str]) -> Command {
-        let mut command = self.command(&std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()), arguments);
+        self.compiling(self.command(&std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()), arguments))
+    }
+
+    /// The same for a program that runs cargo: what is built already would be built again.
+    pub(crate) fn compiling(&self, mut program: Command) -> Command {
         if self.lints {
-            command.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver");
+            program.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver");
         }
-        command
+        program
     }
 
     /// A program, run in the workspace's folder, without colours and without the environment variables that `cargo run` sets.

@@ -93,6 +93,9 @@ impl Shared {
         let known = KnownStore { store: *store, lsn: before.lsn };
         let answers = self.write(&record_id.group, claims::acquire(&client.schema, record_id, &known, wanted)).await?;
         let standing = self.standing(before, &answers)?;
+        if !standing.is_durable {
+            return Err(Failure::NotDurable);
+        }
         if !standing.is_alive {
             return Err(lost(record_id));
         }

@@ -9,11 +9,14 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
 use std::time::Instant;
 
-use common::{REPORTED_WITHIN, assert_message, backend, database, durable, eventually, group, lasting, open, registration, shared};
+use common::{
+    REPORTED_WITHIN, assert_message, backend, claimant, database, durable, eventually, group, lasting, open, registration, shared, slots,
+    store,
+};
 use futures::future::join_all;
 use shardwise_backend_postgres::{MIGRATIONS, PostgresBackend, PostgresBackendConfig};
 use shardwise_core::ClaimName;
-use shardwise_discovery::{Claims, Discovery, Error, ErrorKind, Notes};
+use shardwise_discovery::{AcquireOutcome, Claims, Discovery, Error, ErrorKind, Notes};
 use shardwise_testkit::{Authority, CertIdentity, Database, Port, Postgres, PostgresOptions};
 
 /// Whom a server with TLS admits: a guest by TLS alone, and a worker by a certificate with that name.
@@ -227,6 +230,27 @@ async fn without_flushes_there_is_no_exclusive_ownership() {
     backend.register(&lasting("a", 1)).await.unwrap();
     let error = backend.claim_store(&group(), 0).await.unwrap_err();
     assert_message(&error, &ErrorKind::Misconfigured, begun, &["fsync", "eventual"]);
+}
+
+/// The setting takes effect by a reload, while members hold claims.
+#[tokio::test]
+async fn a_server_that_stops_flushing_grants_nothing_more() {
+    let server = durable().await;
+    let database = common::prepared(&server).await;
+    let backend = backend(&database.url());
+    let a = claimant(&backend, "a", 1).await;
+    let known = store(&backend).await;
+    let set = async |value: &str| {
+        server.execute(&format!("ALTER SYSTEM SET fsync = {value}")).await.unwrap();
+        server.execute("SELECT pg_reload_conf()").await.unwrap();
+    };
+    set("off").await;
+    let begun = Instant::now();
+    let error = eventually("it is noticed", async || backend.acquire(&a, &known, &slots(0..1)).await.err()).await;
+    assert_message(&error, &ErrorKind::Misconfigured, begun, &["fsync", "eventual"]);
+    set("on").await;
+    let granted = eventually("it flushes again", async || backend.acquire(&a, &known, &slots(1..2)).await.ok()).await;
+    assert!(matches!(granted[..], [(_, AcquireOutcome::Granted(_))]), "{granted:?}");
 }
 
 /// A server that confirms before it flushes is made to flush for what members rely on.

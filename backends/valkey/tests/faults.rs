@@ -3,12 +3,9 @@
 
 mod common;
 
-use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use common::{Fleet, PACE, TTL, Watching, backend, eventually, group, key, lasting, registration, valkey, view_of};
-use rand::rngs::StdRng;
-use rand::{RngExt, SeedableRng};
 use shardwise_core::ClaimName;
 use shardwise_discovery::{Discovery, ErrorKind, Notes, WriteOutcome};
 use shardwise_testkit::{Lag, TcpProxy};
@@ -177,47 +174,4 @@ async fn strange_messages_cost_a_list_each() {
         here.deregister(&a.record_id()).await.unwrap();
         watching.shows(&[]).await;
     }
-}
-
-/// A thousand random joins, departures, deaths and broken connections: in the end exactly the living are there, for two watches.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_changes_leave_no_lost_and_no_phantom_member() {
-    const MEMBERS: u64 = 24;
-    let seed = std::env::var("SHARDWISE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(rand::random::<u64>);
-    println!("SHARDWISE_SEED={seed}");
-    let mut random = StdRng::seed_from_u64(seed);
-    let server = valkey().await;
-    let proxy = TcpProxy::start(server.socket_addr()).await.unwrap();
-    let (shaky, steady) = (backend(&format!("redis://{}", proxy.address())), backend(&server.address()));
-    let watches = [Watching::of(shaky.watch(&group(), PACE)), Watching::of(steady.watch(&group(), PACE))];
-    let mut alive = BTreeSet::new();
-    for n in 0..1_000u64 {
-        let number = random.random_range(0..MEMBERS);
-        let member = lasting(&format!("m{number:02}"), number);
-        let through = if random.random_bool(0.5) { &shaky } else { &steady };
-        if random.random_bool(0.05) {
-            proxy.reset();
-        }
-        let repeated = async |what: &str, calls_off: bool| {
-            eventually(what, async || {
-                let answer =
-                    if calls_off { through.deregister(&member.record_id()).await } else { through.register(&member).await.map(drop) };
-                assert!(answer.as_ref().err().is_none_or(shardwise_discovery::Error::is_retryable), "change {n}: {answer:?}");
-                answer.ok()
-            })
-            .await;
-        };
-        if alive.remove(&number) {
-            repeated("deregister", true).await;
-        } else {
-            repeated("register", false).await;
-            alive.insert(number);
-        }
-    }
-    let expected: Vec<String> = alive.iter().map(|number| format!("m{number:02}")).collect();
-    let expected: Vec<&str> = expected.iter().map(String::as_str).collect();
-    for watching in &watches {
-        watching.shows(&expected).await;
-    }
-    assert_eq!(common::ids(&steady.members(&group()).await.unwrap().view), expected);
 }

@@ -127,6 +127,21 @@ class Asks(unittest.IsolatedAsyncioTestCase):
         self.assertEqual((await self.fails(Busy, client.ask(To.any(), "say", within=5.0))).retry_after, 30.0)
         self.assertEqual(len(script.asked), 1, "a pause beyond the deadline is not waited for")
 
+    async def test_requests_wait_for_no_connection_and_too_many_are_not_sent(self) -> None:
+        script, client = await self.script(*["mute"] * 255, reply(body=b"ok"), "mute")
+        asks = [asyncio.ensure_future(client.ask(To.owner("a"), "say", body=b"hello", within=LONG)) for _ in range(255)]
+        self.addCleanup(lambda: [ask.cancel() for ask in asks])
+        await eventually("all are sent", lambda: len(script.asked) == 255)
+        # As the renewals of a lease, which have the same connections.
+        self.assertEqual((await client.ask(To.owner("b"), "say", within=LONG)).text, "ok")
+        asks.append(asyncio.ensure_future(client.ask(To.owner("a"), "say", body=b"hello", within=LONG)))
+        await eventually("it is sent", lambda: len(script.asked) == 257)
+        error = await self.fails(Busy, client.ask(To.owner("b"), "say", body=b"hello", within=0.5))
+        self.assertIn("this client has 256 requests under way", str(error))
+        self.assertEqual(len(script.asked), 257)
+        asks.pop().cancel()
+        await eventually("there is room", lambda: len(script.cancelled) == 1)
+
     async def test_an_unreachable_sidecar_was_sent_nothing(self) -> None:
         script, client = await self.script(None)
         await script.__aexit__()

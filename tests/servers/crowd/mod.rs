@@ -220,6 +220,8 @@ impl Crowd {
                 self.kills.push(agreed.saturating_sub(ordered) as f64 / 1e6);
                 self.restart(index);
             }
+            // It forgets every member when it is restarted, so each of them would be lost by it.
+            Event::Leader if self.kind == Kind::Valkey => println!("Valkey has one server and no leader, so none is killed"),
             Event::Leader => {
                 let leader = self.runtime.block_on(self.servers.leader(false));
                 if self.kind == Kind::Consul && leader == self.agent {

@@ -49,7 +49,7 @@ const CROWD: [(&str, &str); 21] = [
     ("window_s", "watched for, s"),
     ("changes", "joins and leaves"),
     ("kills", "processes killed, with all their members"),
-    ("leaders", "leading servers killed, or the only one"),
+    ("leaders", "leading servers killed, or the only one; none on Valkey, which forgets all members then"),
     ("lost", "**leases lost of members that were not killed**"),
     ("overlaps", "**slots held by two members at once**"),
     ("agreed_p50_ms", "until all have one fingerprint after a join or leave, p50, ms"),

@@ -53,7 +53,7 @@ pub(crate) fn acquire(schema: &Schema, record_id: &RecordId, known: &KnownStore,
         WHERE m.group_id = {group_id} AND m.instance_id = {id} AND m.incarnation = {incarnation} FOR KEY SHARE;
         WITH here AS MATERIALIZED (
             SELECT g.id, g.counter + 1 AS number, g.counter + 1 + g.floor AS epoch FROM {schema}.member_group AS g
-            WHERE g.name = {name} AND g.claims_id = {store} AND g.floor = {floor} AND g.history = {HISTORY}
+            WHERE g.name = {name} AND g.claims_id = {store} AND g.floor = {floor} AND g.history = {HISTORY} AND current_setting('fsync') = 'on'
                 AND (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint >= {lsn} AND g.counter + 1 + g.floor <= {epoch_max}
         ), me AS MATERIALIZED (
             SELECT m.joined FROM here AS h JOIN {schema}.member AS m ON m.group_id = h.id

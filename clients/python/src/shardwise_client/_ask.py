@@ -20,6 +20,8 @@ _WITHIN_MAX, _IDEMPOTENCY_KEY_MAX = 300.0, 256
 # So much longer than the deadline the sidecar's own answer is waited for, and so long a cancellation may take. In seconds.
 _GRACE, _CANCEL_WITHIN = 1.0, 2.0
 _CANCELS_MAX = 64
+# Requests that one client has under way; each is a connection.
+_UNDER_WAY_MAX = 256
 _PAUSE_FIRST, _PAUSE_LONGEST = 0.05, 0.5
 # Kinds of problems that say without a header that no handler has seen the request.
 _NOTHING_DONE = ("not-handled", "unavailable", "unreachable-instance", "unreachable-worker")
@@ -103,6 +105,7 @@ class Asker:
     def __init__(self, http: Http) -> None:
         self._http = http
         self._cancels: set[asyncio.Task[None]] = set()
+        self._under_way = 0
 
     async def ask(self, request: Sending) -> Answer:
         """Sends it again while it was certainly not handled, or may be handled twice, until its deadline."""
@@ -128,6 +131,15 @@ class Asker:
             await asyncio.wait(self._cancels, timeout=_CANCEL_WITHIN)
 
     async def _attempt(self, request: Sending, left: float) -> Union[Answer, ShardwiseError]:
+        if self._under_way >= _UNDER_WAY_MAX:
+            return Busy(f"this client has {_UNDER_WAY_MAX} requests under way")
+        self._under_way += 1
+        try:
+            return await self._sent(request, left)
+        finally:
+            self._under_way -= 1
+
+    async def _sent(self, request: Sending, left: float) -> Union[Answer, ShardwiseError]:
         id_ = uuid.uuid4().hex
         headers = {**request.headers, "shardwise-request-id": id_, "shardwise-within-ms": str(max(1, round(left * 1000)))}
         try:

@@ -16,15 +16,18 @@ from ._errors import Problem, ShardwiseError, Unavailable
 
 T = TypeVar("T")
 
+_UNLIMITED = httpx.Limits(max_connections=None, max_keepalive_connections=20)
+
 
 class Http:
-    """The requests of one client, all below `/v1/policies/{policy}/`."""
+    """Requests of one client over connections of their own, all below `/v1/policies/{policy}/`. Nothing waits for a connection: whoever asks bounds
+    how many requests there are."""
 
     def __init__(self, policy: str, base_url: str, *, token: Optional[str], timeout: float, attempts: int,
                  verify: Union[ssl.SSLContext, bool]) -> None:  # fmt: skip
         headers = {"authorization": f"Bearer {_sendable(token)}"} if token is not None else {}
         self.base = f"{_reachable(base_url)}/v1/policies/{encoded(policy)}/"
-        self._http = httpx.AsyncClient(headers=headers, timeout=None, trust_env=False, verify=verify)
+        self._http = httpx.AsyncClient(headers=headers, timeout=None, trust_env=False, verify=verify, limits=_UNLIMITED)
         self.timeout, self._attempts = timeout, max(1, attempts)
 
     async def close(self) -> None:

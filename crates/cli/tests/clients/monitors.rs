@@ -1,4 +1,4 @@
-//! The example `alert_monitor` in each language on each backend: three monitors as processes share the rules, one is silenced, all are
+//! The example `alert_monitor` in each language, and on each backend that has exclusive ownership: three monitors as processes share the rules, one is silenced, all are
 //! asked, and one is killed.
 //!
 //! Their lines have no times, so the test compares epochs: a monitor begins with a rule under rising ones, no epoch of a rule has two
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use shardwise_testkit::{Consul, Etcd, Port};
+use shardwise_testkit::{Consul, Etcd, Nats, NatsOptions, Port, Postgres, PostgresOptions};
 use tokio::runtime::Runtime;
 
 use crate::common::lines::number;
@@ -28,32 +28,23 @@ const RULES: usize = 8;
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// The example's tests in a language, whose workers lease from a sidecar or are members themselves.
-macro_rules! on_each_backend {
-    ($language:ident, $has_sidecar:literal) => {
+macro_rules! on {
+    ($language:ident, $has_sidecar:literal: $($backend:ident)+) => {
         mod $language {
             use crate::monitors::the_rules_are_shared;
             use crate::$language::monitor;
 
-            #[test]
-            fn local() {
-                the_rules_are_shared(monitor, $has_sidecar, "local");
-            }
-
-            #[test]
-            fn consul() {
-                the_rules_are_shared(monitor, $has_sidecar, "consul");
-            }
-
-            #[test]
-            fn etcd() {
-                the_rules_are_shared(monitor, $has_sidecar, "etcd");
-            }
+            $(#[test]
+            fn $backend() {
+                the_rules_are_shared(monitor, $has_sidecar, stringify!($backend));
+            })+
         }
     };
 }
-on_each_backend!(rust, false);
-on_each_backend!(python, true);
-on_each_backend!(typescript, true);
+// The backend is the sidecar's, whatever the language. Valkey has no exclusive ownership.
+on!(rust, false: local consul etcd nats postgres);
+on!(python, true: local consul nats);
+on!(typescript, true: local etcd postgres);
 
 fn the_rules_are_shared(program: fn() -> Command, has_sidecar: bool, backend: &str) {
     // One after the other: each has up to eight processes, and other tests of this program have limits on time.
@@ -110,6 +101,17 @@ impl Stage {
                 let at = format!("etcd.endpoints = [{:?}]", etcd.address());
                 (Box::new(etcd), at)
             }
+            "nats" => {
+                let nats = runtime.block_on(Nats::start(NatsOptions::default().newest().durable())).unwrap();
+                let at = format!("nats.urls = [{:?}]\nnats.sync_interval = \"always\"", nats.address());
+                (Box::new(nats), at)
+            }
+            "postgres" => {
+                let start = async { Postgres::start(PostgresOptions::default().durable()).await?.database().await };
+                let database = runtime.block_on(start).unwrap();
+                let at = format!("postgres.url = {:?}", database.url());
+                (Box::new(database), at)
+            }
             _ => (Box::new(()), format!("local.path = \"{}\"", place.path("workers.db").display())),
         };
         place.write("token", format!("{TOKEN}\n"));
@@ -119,6 +121,9 @@ impl Stage {
         let policy =
             format!("group_name = \"workers\"\nownership = \"exclusive\"\nslots = {SLOTS}\npeer_token_file = \"{}\"\n", peers.display());
         place.write("settings.toml", format!("{discovery}{table}.policies.workers]\n{policy}"));
+        if backend == "postgres" {
+            place.run(&["backend", "init"]).well();
+        }
         Self { place, _server: server, _runtime: runtime }
     }
 }

@@ -89,7 +89,7 @@ BEGIN
             WHERE a.id = g.id OFFSET 0
         ) AS d
         WHERE d.done_seq < g.seq
-        ON CONFLICT (aggregate) DO UPDATE SET done_seq = excluded.done_seq, listed = true, attempts = 0, failures = 0, failing_since = NULL,
+        ON CONFLICT (aggregate) DO UPDATE SET hash = excluded.hash, done_seq = excluded.done_seq, listed = true, attempts = 0, failures = 0, failing_since = NULL,
             attempted_at = NULL, retry_at = NULL, last_error = NULL
             WHERE CASE WHEN sent THEN h.done_seq < excluded.done_seq ELSE NOT h.listed END;
     GET DIAGNOSTICS placed = ROW_COUNT;

@@ -106,6 +106,13 @@ BEGIN
     PERFORM setval('outbox_floor', greatest(last_value, highest)) FROM outbox_floor WHERE NOT is_called OR last_value < highest;
 END $$;
 
+DO $$
+BEGIN
+    IF EXISTS (SELECT 1 FROM pg_index WHERE indexrelid = to_regclass('outbox_aggregate_listed') AND NOT indisvalid) THEN
+        RAISE EXCEPTION 'outbox: the index outbox_aggregate_listed is not valid, as where CREATE INDEX CONCURRENTLY was cancelled: drop it, then run this again'
+            USING ERRCODE = 'object_not_in_prerequisite_state';
+    END IF;
+END $$;
 -- The writers' list: what writers have listed. Publishers read it directly; what fails, or has more behind it, they put on their own list.
 CREATE INDEX IF NOT EXISTS outbox_aggregate_listed ON outbox_aggregate (last_seq, id) WHERE last_seq <> drained_seq;
 
@@ -248,13 +255,11 @@ BEGIN
         -- Below the number that is drawn behind the insert. The order has no last value before its first draw.
         latest := pg_sequence_last_value(%3$L::regclass) ~+ COALESCE(pg_sequence_last_value(%4$L::regclass), 0::bigint);
         EXIT WHEN latest IS NULL;
-        latest := latest ~+ 1;
-        INSERT INTO %1$s.outbox_aggregate (key, last_seq) VALUES (NEW.aggregatetype ~|| '/' ~|| NEW.aggregateid, latest)
+        -- All numbers up to here are delivered, if the key was there before and was forgotten.
+        INSERT INTO %1$s.outbox_aggregate (key, last_seq, drained_seq)
+            VALUES (NEW.aggregatetype ~|| '/' ~|| NEW.aggregateid, latest ~+ 1, latest)
             ON CONFLICT (key) DO NOTHING RETURNING id INTO NEW.aggregate;
-        IF NEW.aggregate IS NOT NULL THEN
-            latest := latest ~- 1;
-            EXIT;
-        END IF;
+        EXIT WHEN NEW.aggregate IS NOT NULL;
         -- Another writer inserted it at the same moment and has committed: look again.
     END LOOP;
     -- Drawn by a separate statement, after the wait for the lock.
@@ -266,7 +271,8 @@ BEGIN
     END IF;
     -- It would be no later than what is sent already, and never be sent.
     IF (NEW.seq ~> latest) IS NOT TRUE THEN
-        IF NEW.seq IS NULL THEN
+        -- Without an aggregate it was not set when this began, and may be by now.
+        IF NEW.seq IS NULL OR NEW.aggregate IS NULL THEN
             RAISE EXCEPTION USING ERRCODE = 'object_not_in_prerequisite_state',
                 MESSAGE = 'outbox: the sequence outbox_floor is not set, as in a copy by logical replication, which has no values of sequences: run `shardwise outbox restored`';
         END IF;

@@ -6,7 +6,8 @@
 use sqlx::PgConnection;
 
 use super::events::{collect, with_events};
-use super::writers_list::{self, ListCursor, ListReading};
+use super::list_cursor::ListCursor;
+use super::writers_list::{self, ListReading};
 use super::{PostgresStore, call, clean};
 use crate::store::rows::RunCollector;
 use crate::store::sql::{ErrorContext, around, from_ordered, retry_ahead_max_ms, signed};
@@ -74,10 +75,9 @@ pub(super) async fn fetch(store: &PostgresStore, me: &PublisherRegistration, req
     if !reading.drained.is_empty() && store.may_strike() {
         call!(store, conn => clean::strike_off(conn, &reading.drained))?;
     }
-    if store.writers_list.may_hand_over(&list) {
-        call!(store, conn => writers_list::hand_over(conn, &list))?;
+    if store.writers_list.may_hand_over(list.leaving()) {
+        call!(store, conn => writers_list::hand_over(&store.writers_list, conn, &list))?;
     }
-    let more = !list.is_whole && !reading.is_full();
     let resume = match end {
         ReadEnd::All if list.is_whole => None,
         ReadEnd::Slots(through) => Some(from_ordered(through)),
@@ -85,7 +85,7 @@ pub(super) async fn fetch(store: &PostgresStore, me: &PublisherRegistration, req
         ReadEnd::All => Some(request.after.unwrap_or(u64::MAX)),
         ReadEnd::Full => Some(reading.last_hash.map(from_ordered).or(request.after).unwrap_or(u64::MAX)),
     };
-    Ok(FetchResult { runs: reading.runs, resume, more })
+    Ok(FetchResult { runs: reading.runs, resume, more: list.goes_on })
 }
 
 /// Reads the publishers' list and the writers' list, in turns which is first.

@@ -16,6 +16,7 @@ mod events;
 mod fence;
 mod fetch;
 mod history;
+mod list_cursor;
 mod record;
 mod restored;
 mod schema;
@@ -53,7 +54,7 @@ pub use schema::{MIGRATIONS, SCHEMA_VERSION};
 pub use writers_list::{DIRECT, LISTED};
 
 use self::history::CommitHistory;
-use self::writers_list::ListCursor;
+use self::list_cursor::ListCursor;
 pub use crate::store::sql::Migration;
 use crate::store::sql::{ErrorContext, signed};
 use crate::store::{

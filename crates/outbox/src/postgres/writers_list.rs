@@ -5,14 +5,13 @@
 //! listed, the aggregate is read by its hash, and nothing of it is read here.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
 use shardwise::{ShardKey, slot_of};
 use sqlx::PgConnection;
 
 use super::error::gave_way;
 use super::events::{collect, with_events};
+use super::list_cursor::{BEGINNING, ListCursor, ListPlace};
 use super::record::short_of_a_deadlock;
 use crate::AggregateId;
 use crate::store::rows::RunCollector;
@@ -20,11 +19,8 @@ use crate::store::sql::{from_ordered, signed, to_ordered};
 use crate::store::{FetchRequest, PublisherRegistration};
 
 /// The keys of one statement, and the statements of one reading: what is behind them is read next.
-const KEYS: usize = 1_000;
+pub(super) const KEYS: usize = 1_000;
 const PAGES: usize = 10;
-/// An aggregate that was listed longer ago moves to the publishers' list, whoever publishes it, so that the writers' list stays short. This is
-/// also the interval between such moves, unless there are as many as one statement reads: each costs the aggregate's next writer an update.
-const HAND_OVER_AFTER: Duration = Duration::from_secs(5);
 
 /// How far the aggregate `$of` is delivered, one lookup in each table.
 #[rustfmt::skip]
@@ -101,89 +97,36 @@ const HAND_OVER: &str = concat!(
         FOR NO KEY UPDATE OF a SKIP LOCKED
     ), placed AS (
         INSERT INTO outbox_head AS h (aggregate, hash, done_seq) SELECT f.id, f.hash, f.drained_seq FROM free AS f
-        ON CONFLICT (aggregate) DO UPDATE SET listed = true RETURNING h.aggregate, h.done_seq
+        ON CONFLICT (aggregate) DO UPDATE SET hash = excluded.hash, listed = true RETURNING h.aggregate, h.done_seq
     )
     UPDATE outbox_aggregate AS a SET last_seq = greatest(f.last_seq, p.done_seq), drained_seq = greatest(f.last_seq, p.done_seq)
     FROM placed AS p JOIN free AS f ON f.id = p.aggregate WHERE a.id = f.id"
 );
 
-/// The number and the aggregate at which a reading of the writers' list stopped.
-type ListPlace = (i64, AggregateId);
-
-const BEGINNING: ListPlace = (i64::MIN, i64::MIN);
-
-/// Where the next reading continues. A number may be visible later than a higher one of another aggregate, so the place is good for one lap:
-/// each begins at the beginning.
-#[derive(Debug, Clone)]
-pub(super) struct ListCursor(Arc<Mutex<CursorState>>);
-
-#[derive(Debug)]
-struct CursorState {
-    after: ListPlace,
-    goes_first: bool,
-    handed_over_at: Option<Instant>,
-    /// The highest number that was seen, and what it was some time ago. What has a lower number than that is old.
-    highest: i64,
-    earlier: (Instant, i64),
-    old_through: i64,
-}
-
-impl Default for ListCursor {
-    fn default() -> Self {
-        let earlier = (Instant::now(), i64::MIN);
-        let state =
-            CursorState { after: BEGINNING, goes_first: false, handed_over_at: None, highest: i64::MIN, earlier, old_through: i64::MIN };
-        Self(Arc::new(Mutex::new(state)))
-    }
-}
-
-impl ListCursor {
-    fn state(&self) -> MutexGuard<'_, CursorState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether the writers' list is read before the publishers' list: every other time, so that neither fills all readings.
-    pub(super) fn goes_first(&self) -> bool {
-        let mut state = self.state();
-        let first = state.goes_first;
-        state.goes_first = !first;
-        first
-    }
-
-    /// The place to begin at, and the number up to which aggregates are old.
-    fn begin(&self, anew: bool) -> (ListPlace, i64) {
-        let mut state = self.state();
-        let (at, highest) = state.earlier;
-        if at.elapsed() >= HAND_OVER_AFTER {
-            state.old_through = highest;
-            state.earlier = (Instant::now(), state.highest);
-        }
-        (if anew { BEGINNING } else { state.after }, state.old_through)
-    }
-
-    fn end(&self, after: ListPlace, highest: i64) {
-        let mut state = self.state();
-        state.after = after;
-        state.highest = state.highest.max(highest);
-    }
-
-    pub(super) fn may_hand_over(&self, reading: &ListReading) -> bool {
-        let mut state = self.state();
-        let some = reading.leaving.aggregates.len();
-        let due = some >= KEYS || some > 0 && state.handed_over_at.is_none_or(|at| at.elapsed() >= HAND_OVER_AFTER);
-        if due {
-            state.handed_over_at = Some(Instant::now());
-        }
-        due
-    }
-}
-
 /// What a reading of the writers' list found besides events.
 pub(super) struct ListReading {
     /// Whether it went once around without being cut short.
     pub(super) is_whole: bool,
+    /// Whether it was cut short, and the next reading follows at once.
+    pub(super) goes_on: bool,
     /// Aggregates that need not be on this list: those that are on the publishers' list as well, and old ones that were not read.
     leaving: HashedAggregates,
+    /// The aggregates in it.
+    known: HashSet<AggregateId>,
+}
+
+impl ListReading {
+    /// How many aggregates need not be on this list.
+    pub(super) fn leaving(&self) -> usize {
+        self.leaving.aggregates.len()
+    }
+
+    /// A writer may list an aggregate again during the reading, behind the place where it was.
+    fn leaves(&mut self, aggregate: AggregateId, hash: i64) {
+        if self.known.insert(aggregate) {
+            self.leaving.add(aggregate, hash, 0);
+        }
+    }
 }
 
 /// Reads the writers' list once around, as far as there is room.
@@ -196,8 +139,8 @@ pub(super) async fn read(
 ) -> Result<ListReading, sqlx::Error> {
     let (begun, old_through) = cursor.begin(request.after.is_none());
     let except: HashSet<AggregateId> = request.except_aggregates.iter().copied().collect();
-    let (mut at, mut has_wrapped, mut highest) = (begun, begun == BEGINNING, i64::MIN);
-    let mut list = ListReading { is_whole: false, leaving: HashedAggregates::default() };
+    let (mut at, mut has_wrapped, mut highest, mut passed_end) = (begun, begun == BEGINNING, i64::MIN, false);
+    let mut list = ListReading { is_whole: false, goes_on: false, leaving: HashedAggregates::default(), known: HashSet::new() };
     for _ in 0..PAGES {
         if reading.is_full() {
             break;
@@ -214,7 +157,7 @@ pub(super) async fn read(
             }
             let hash = to_ordered(key.key_hash());
             if is_listed {
-                list.leaving.add(id, hash, 0);
+                list.leaves(id, hash);
             } else if !except.contains(&id) {
                 let slot = slot_of(from_ordered(hash), me.slots);
                 if !request.except_slots.contains(&slot) {
@@ -228,12 +171,13 @@ pub(super) async fn read(
         let cut = read_events(conn, me, new, reading).await?.map(|stopped| positions.get(&stopped).copied().unwrap_or(at));
         let came: HashSet<AggregateId> = reading.runs.iter().map(|run| run.aggregate).collect();
         old.retain(|(id, _, place)| !came.contains(id) && cut.is_none_or(|cut| *place <= cut));
-        old.into_iter().take(KEYS).for_each(|(id, hash, _)| list.leaving.add(id, hash, 0));
+        old.into_iter().take(KEYS).for_each(|(id, hash, _)| list.leaves(id, hash));
         if let Some(stopped) = cut {
             at = stopped;
             break;
         }
         at = end;
+        passed_end |= is_last;
         if is_last && !has_wrapped {
             (at, has_wrapped) = (BEGINNING, true);
         } else if is_last || has_wrapped && begun != BEGINNING && at >= begun {
@@ -241,7 +185,8 @@ pub(super) async fn read(
             break;
         }
     }
-    cursor.end(at, highest);
+    let may_go_on = cursor.end(at, highest, !reading.runs.is_empty(), passed_end);
+    list.goes_on = may_go_on && !list.is_whole && at != begun;
     Ok(list)
 }
 
@@ -288,12 +233,15 @@ async fn read_events(
 }
 
 /// Moves aggregates to the publishers' list, at most as many as one statement reads.
-pub(super) async fn hand_over(conn: &mut PgConnection, reading: &ListReading) -> Result<(), sqlx::Error> {
+pub(super) async fn hand_over(cursor: &ListCursor, conn: &mut PgConnection, reading: &ListReading) -> Result<(), sqlx::Error> {
     let HashedAggregates { aggregates, hashes, .. } = &reading.leaving;
-    let some = aggregates.len().min(KEYS);
-    match sqlx::query(HAND_OVER).bind(&aggregates[..some]).bind(&hashes[..some]).execute(conn).await {
+    let (some, turn) = (aggregates.len().min(KEYS), cursor.turn(aggregates.len()));
+    let these = |list: &[i64]| list.iter().cycle().skip(turn).take(some).copied().collect::<Vec<_>>();
+    match sqlx::query(HAND_OVER).bind(these(aggregates)).bind(these(hashes)).execute(conn).await {
+        Ok(done) => cursor.handed_over(done.rows_affected() > 0),
         // They stay on the writers' list until the next attempt.
-        Err(error) if !gave_way(&error) => Err(error),
-        _ => Ok(()),
+        Err(error) if gave_way(&error) => cursor.handed_over(false),
+        Err(error) => return Err(error),
     }
+    Ok(())
 }

@@ -24,6 +24,7 @@ mod strikes;
 mod suite;
 mod trigger;
 mod upgrade;
+mod upgrade_list;
 mod upgrade_prepared;
 mod version_4;
 mod waking;

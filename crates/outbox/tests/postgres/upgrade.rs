@@ -141,7 +141,7 @@ pub(crate) async fn migrated(what: &str, migration: JoinHandle<Result<(), String
     within(what, LIMIT, migration).await.unwrap().unwrap_or_else(|error| panic!("{what}: {error}"));
 }
 
-async fn of_schema_4() -> Outbox {
+pub(crate) async fn of_schema_4() -> Outbox {
     of_schema_4_on(&Postgres::shared().await.unwrap()).await
 }
 

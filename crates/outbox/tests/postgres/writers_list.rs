@@ -1,6 +1,6 @@
 //! The writers' list: what writers have listed is read directly, and gets a row of the publishers' only if it needs one.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use shardwise::{Incarnation, SlotSet};
 use shardwise_outbox::exercise::StoreHarness as _;
@@ -12,7 +12,6 @@ use crate::common::{LISTED, Outbox, insert};
 use crate::publishing::delivered;
 use crate::shared::{events, eventually};
 use crate::strikes::{WAITS, holder, number, read};
-use crate::upgrade::{migrated, migrating};
 
 const LIMIT: Duration = Duration::from_mins(1);
 const HEADS: &str = "SELECT count(*) FROM outbox_head";
@@ -124,6 +123,70 @@ async fn what_commits_below_the_cursor_is_read_in_the_next_lap_and_in_order() {
     assert_eq!(came, ["low-1", "low-2"]);
 }
 
+/// Then no lap ends.
+#[tokio::test]
+async fn what_commits_late_is_read_soon_while_more_is_written_than_delivered() {
+    let outbox = Outbox::new().await;
+    let (store, me) = holder(&outbox).await;
+    let mut writer = outbox.connection().await;
+    writer.execute("BEGIN").await.unwrap();
+    insert(&mut writer, events("low", 1..=1).remove(0)).await.unwrap();
+    let (mut after, mut written, mut is_committed, begun) = (None, 0, false, Instant::now());
+    loop {
+        assert!(begun.elapsed() < LIMIT, "it is never read");
+        written += 2;
+        outbox.insert([events(&format!("o{written}"), 1..=1), events(&format!("e{written}"), 1..=1)].concat()).await;
+        let fetched = store.fetch(&me, &request(after, 1, vec![])).await.unwrap();
+        if ids(&fetched.runs) == ["low-1"] {
+            break;
+        }
+        after = fetched.resume;
+        assert!(after.is_some(), "there is always more");
+        let then =
+            |run: &EventRun| Outcome { aggregate: run.aggregate, hold: run.hold, through: Some(run.through), then: HeadUpdate::Next };
+        assert_eq!(store.record(&me, &fetched.runs.iter().map(then).collect::<Vec<_>>(), false).await.unwrap(), []);
+        if !is_committed && written >= 10 {
+            writer.execute("COMMIT").await.unwrap();
+            is_committed = true;
+        }
+    }
+}
+
+/// `INSERT … ON CONFLICT (id) DO NOTHING` leaves them, and so does whoever deletes events by hand.
+#[tokio::test]
+async fn listed_aggregates_without_events_delay_nothing() {
+    let outbox = Outbox::new().await;
+    let (store, me) = holder(&outbox).await;
+    outbox.insert((0..50).flat_map(|n| events(&format!("gone-{n}"), 1..=1)).collect()).await;
+    outbox.execute("DELETE FROM outbox").await;
+    outbox.insert(events("there", 1..=1)).await;
+    let mut after = None;
+    for _ in 0..50 {
+        let fetched = store.fetch(&me, &request(after, 10, vec![])).await.unwrap();
+        if !fetched.runs.is_empty() {
+            return assert_eq!(ids(&fetched.runs), ["there-1"]);
+        }
+        assert!(fetched.more, "the next reading follows at once");
+        after = fetched.resume;
+    }
+    panic!("it is never read");
+}
+
+/// Schemas before this one let writers give them.
+#[tokio::test]
+async fn a_wrong_hash_of_a_publishers_row_is_replaced() {
+    let outbox = Outbox::new().await;
+    outbox.insert(events("a", 1..=3)).await;
+    let (store, me) = holder(&outbox).await;
+    let first = store.fetch(&me, &request(None, 1, vec![])).await.unwrap().runs.remove(0);
+    let outcome = Outcome { aggregate: first.aggregate, hold: first.hold, through: Some(first.through), then: HeadUpdate::Next };
+    assert_eq!(store.record(&me, &[outcome], false).await.unwrap(), []);
+    let right = number(&outbox, "SELECT hash FROM outbox_head").await;
+    outbox.execute("UPDATE outbox_head SET hash = hash + 1").await;
+    outbox.execute(&format!("SELECT outbox_place(ARRAY[aggregate], ARRAY[{right}], ARRAY[done_seq + 1], true) FROM outbox_head")).await;
+    assert_eq!(number(&outbox, "SELECT hash FROM outbox_head").await, right);
+}
+
 #[tokio::test]
 async fn the_status_counts_the_writers_list_and_knows_which_of_it_nobody_publishes() {
     let outbox = Outbox::new().await;
@@ -184,26 +247,6 @@ async fn what_is_on_the_writers_list_survives_the_way_down_and_up_again() {
     for (aggregate, expected) in [("a", &["a-1", "a-2", "a-3", "a-4"][..]), ("b", &["b-2", "b-3"]), ("c", &["c-1"])] {
         let ids: Vec<_> = arrived.iter().filter(|event| event.aggregate_id == aggregate).map(|event| event.id.as_str()).collect();
         assert_eq!(ids, expected);
-    }
-}
-
-/// It needs more than the table of events: a publisher in the middle of a mark has rows of its own list, and a reader the other table.
-#[tokio::test]
-async fn the_way_down_waits_for_publishers_and_readers_that_have_not_come_to_the_events() {
-    const ASLEEP: &str = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'";
-    let [.., numbers] = &postgres::MIGRATIONS[..] else { panic!("schema 6") };
-    for holds in
-        ["INSERT INTO outbox_head (aggregate, done_seq) SELECT id, 0 FROM outbox_aggregate", "SELECT count(*) FROM outbox_aggregate"]
-    {
-        let outbox = Outbox::new().await;
-        outbox.insert(events("a", 1..=1)).await;
-        let mut other = outbox.connection().await;
-        other.execute("BEGIN").await.unwrap();
-        other.execute(holds).await.unwrap();
-        let migration = migrating(&outbox, numbers.down);
-        eventually("it waits", LIMIT, async || migration.is_finished() || !outbox.execute(ASLEEP).await.is_empty()).await;
-        other.execute("COMMIT").await.unwrap();
-        migrated(holds, migration).await;
     }
 }
 

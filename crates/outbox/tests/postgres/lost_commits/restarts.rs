@@ -73,6 +73,23 @@ async fn an_aggregate_that_is_forgotten_behind_a_mark_without_an_answer_stops_no
     fetched(&store, &me).await;
 }
 
+/// Its new row has nothing to do with what was delivered before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_is_forgotten_and_written_again_stops_no_publisher() {
+    let server = Server::new().await;
+    server.outbox.insert(events("a", 1..=1)).await;
+    let store = server.open().await;
+    let (me, _) = owner(&store, 1).await;
+    let runs = fetched(&store, &me).await;
+    recorded_without_an_answer(&server.outbox, &server.clients, &store, &me, &runs, true).await;
+    server.forgets_all().await;
+    server.outbox.insert(events("a", 2..=2)).await;
+    server.restarts().await;
+    let answer = touched(&store, &me).await;
+    assert!(matches!(answer, Ok(TouchReply::Seen(_))), "{answer:?}");
+    fetched(&store, &me).await;
+}
+
 /// A touch after the reading proves that nothing is lost, whoever has deleted the row since.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn events_that_were_read_and_deleted_by_hand_stop_no_publisher() {
