@@ -52,7 +52,8 @@ const REFUSED: [(&[&str], &str, [&str; 3]); 11] = [
     (&["http", "otel"], PUBLISH, ["local", SQLITE, "http://127.0.0.1:8080/events"]),
 ];
 
-/// Counts packages, checks what each feature brings, compiles with few of them, and runs the lean build: the demo, and settings that ask for what it lacks.
+/// Counts packages, checks what each feature brings, compiles with few of them, and runs the lean build: the demo, and settings that ask
+/// for what it lacks.
 pub(crate) fn step(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     let bare = packages(log, "")?;
     if bare.len() > PACKAGES_MAX {

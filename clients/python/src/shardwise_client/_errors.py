@@ -65,7 +65,7 @@ class NotMine(NotHandled):
 
 
 class Busy(NotHandled):
-    """The member that was asked last has too many requests, or the sidecar has; send fewer at once, or later."""
+    """The member that was asked last has too many requests, or the sidecar or this client has; send fewer at once, or later."""
 
 
 class Unknown(ShardwiseError):

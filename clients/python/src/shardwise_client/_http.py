@@ -20,8 +20,7 @@ _UNLIMITED = httpx.Limits(max_connections=None, max_keepalive_connections=20)
 
 
 class Http:
-    """Requests of one client over connections of their own, all below `/v1/policies/{policy}/`. Nothing waits for a connection: whoever asks bounds
-    how many requests there are."""
+    """The requests of one client, all below `/v1/policies/{policy}/`. None waits for a connection: a lease would end while others hold them all."""
 
     def __init__(self, policy: str, base_url: str, *, token: Optional[str], timeout: float, attempts: int,
                  verify: Union[ssl.SSLContext, bool]) -> None:  # fmt: skip
