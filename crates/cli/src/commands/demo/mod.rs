@@ -79,7 +79,7 @@ impl Demo {
                 let (events, refused) = real::read(from).await?;
                 (EventWriter::real(events, self.rate, self.ttl), refused)
             }
-            None => (EventWriter::made(self.events, self.aggregates, self.rate), 0),
+            None => (EventWriter::made(self.events, self.aggregates, self.rate, self.ttl), 0),
         };
         let stage = DemoStage::set(self.keep.as_deref(), self.ttl)?;
         let settings = stage.settings()?;

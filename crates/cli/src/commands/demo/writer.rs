@@ -19,6 +19,9 @@ pub(super) struct EventWriter {
     interval: Duration,
     /// The least number of events to write.
     pub(super) planned: u64,
+    /// Beyond the plan nothing is written while so many are not delivered: on a busy machine the writer would keep the file locked, and
+    /// so delay the changes for which it goes on.
+    waiting_max: u64,
     pub(super) written: u64,
     /// Events that the store could not take yet.
     waiting: Vec<NewEvent>,
@@ -27,24 +30,25 @@ pub(super) struct EventWriter {
 }
 
 impl EventWriter {
-    pub(super) fn made(events: u64, aggregates: u64, rate: u64) -> Self {
+    /// Generated events. Beyond the plan, at most as many wait for their delivery as are written in a `ttl`.
+    pub(super) fn made(events: u64, aggregates: u64, rate: u64, ttl: Duration) -> Self {
         let made = (0u64..).map(move |n| {
             let (order, change) = (n % aggregates, n / aggregates + 1);
             let event = NewEvent::new("order", order.to_string(), "OrderChanged", format!(r#"{{"change":{change}}}"#));
             event.with_id(format!("event-{n}"))
         });
-        Self::new(Box::new(made), events, interval(rate))
+        Self::new(Box::new(made), events, interval(rate), events_in(ttl, interval(rate)))
     }
 
     /// Real events, written slowly enough for both changes to fit in.
     pub(super) fn real(events: Vec<NewEvent>, rate: u64, ttl: Duration) -> Self {
         let planned = events.len() as u64;
         let slow_enough = (ttl * REAL_TTLS).div_f64(planned.max(1) as f64);
-        Self::new(Box::new(events.into_iter()), planned, interval(rate).max(slow_enough))
+        Self::new(Box::new(events.into_iter()), planned, interval(rate).max(slow_enough), 0)
     }
 
-    fn new(source: Box<dyn Iterator<Item = NewEvent> + Send>, planned: u64, interval: Duration) -> Self {
-        Self { source, interval, planned, written: 0, waiting: Vec::new(), started: None }
+    fn new(source: Box<dyn Iterator<Item = NewEvent> + Send>, planned: u64, interval: Duration, waiting_max: u64) -> Self {
+        Self { source, interval, planned, waiting_max, written: 0, waiting: Vec::new(), started: None }
     }
 
     pub(super) fn start(&mut self) {
@@ -54,8 +58,9 @@ impl EventWriter {
     /// Writes the events that are due. It exceeds the plan only if `go_on`, and never with real events.
     pub(super) async fn write_due(&mut self, store: &SqliteStore, ledger: &mut Ledger, go_on: bool) -> Result<()> {
         let Some(started) = self.started else { return Ok(()) };
-        let due = u64::try_from(started.elapsed().as_nanos() / self.interval.as_nanos().max(1)).unwrap_or(u64::MAX);
-        let due = if go_on { due } else { due.min(self.planned) };
+        let due = events_in(started.elapsed(), self.interval);
+        let more = if go_on { self.written.saturating_add(self.waiting_max.saturating_sub(ledger.lost())) } else { 0 };
+        let due = due.min(self.planned.max(more));
         for _ in 0..TRANSACTIONS_MAX {
             while self.written < due
                 && (self.waiting.len() as u64) < TRANSACTION_MAX
@@ -80,6 +85,10 @@ impl EventWriter {
         }
         Ok(())
     }
+}
+
+fn events_in(time: Duration, interval: Duration) -> u64 {
+    u64::try_from(time.as_nanos() / interval.as_nanos().max(1)).unwrap_or(u64::MAX)
 }
 
 /// The time between two events at `rate` events a second.
@@ -114,7 +123,8 @@ mod tests {
     #[test]
     fn the_rate_is_kept_exactly_however_late_a_turn_comes() {
         for (rate, seconds) in [(7, 3), (2_000, 1), (2_000, 3), (10_000, 1)] {
-            let (written, writing) = after_a_turn(EventWriter::made(u64::MAX, 10, rate), Duration::from_secs(seconds), true);
+            let (written, writing) =
+                after_a_turn(EventWriter::made(u64::MAX, 10, rate, Duration::ZERO), Duration::from_secs(seconds), true);
             let slowest = rate * seconds - 1;
             let fastest = rate * u64::try_from(writing.as_millis() + 1).unwrap() / 1_000;
             assert!((slowest..=fastest).contains(&written), "{written} events in {writing:?} at {rate} a second");
@@ -124,11 +134,10 @@ mod tests {
     #[test]
     fn the_plan_is_not_exceeded_unless_asked() {
         let late = Duration::from_secs(2);
-        assert_eq!(after_a_turn(EventWriter::made(1_500, 10, 1_000), late, false).0, 1_500);
-        assert!(
-            after_a_turn(EventWriter::made(1_500, 10, 1_000), late, true).0 >= 1_999,
-            "writing goes on until both changes have settled"
-        );
+        let made = |ttl| EventWriter::made(1_500, 10, 1_000, Duration::from_secs(ttl));
+        assert_eq!(after_a_turn(made(9), late, false).0, 1_500);
+        assert!(after_a_turn(made(9), late, true).0 >= 1_999, "writing goes on until both changes have settled");
+        assert_eq!(after_a_turn(made(1), late, true).0, 1_500, "more than a TTL's worth waits already");
         let event = |n: u32| NewEvent::new("order", "1", "Changed", "1").with_id(n.to_string());
         assert_eq!(
             after_a_turn(EventWriter::real((0..30).map(event).collect(), 1_000, late), late * 100, true).0,
