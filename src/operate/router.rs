@@ -38,7 +38,8 @@ impl Router {
         let observer = Observer::start(group, clock.clone()).await?;
         let (mut feed, proven) = observer.feed();
         feed.routes = store.map(|store| RouteNotes { store, every, noted: noted.subscribe() });
-        let connections = MemberConnections::new(policy.group.clone(), peers.networks.clone(), PeerSecurity::of(peers));
+        let connections =
+            MemberConnections::new(policy.group.clone(), peers.networks.clone(), PeerSecurity::of(peers), settings.requests.streams());
         let connections: Option<Arc<dyn Transport>> = Some(Arc::new(connections));
         let parts = CallerParts { policy, settings: settings.requests, clock, feed, proven, local: Weak::new(), connections };
         let routing = Arc::new(Routing::new(parts));

@@ -7,18 +7,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use shardwise_discovery::LogThrottle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, timeout, timeout_at};
-use tokio_util::task::AbortOnDropHandle;
+use tokio::time::Instant;
 use tokio_util::task::task_tracker::TaskTrackerToken;
-use tracing::Instrument;
 
 use super::security::PeerSecurity;
 use super::status::status;
-use super::{Addressee, Answer, Method, Request, Undelivered, WITHIN_MAX, is_path};
+use super::{Addressee, Answer, Method, Request, Undelivered, is_path};
 use crate::error::{Error, ErrorKind, Result, locked};
 use crate::membership::OwnershipContext;
 use crate::settings::RequestSettings;
@@ -36,8 +33,6 @@ const NAMED: usize = 20;
 const BUSY_FOR: Duration = Duration::from_secs(1);
 /// Why a leaving member refuses a request. Another one may serve it.
 const LEAVES: &str = "this worker is leaving its group";
-/// The longest time for a handler whose caller does not wait for it.
-const ACCEPTED_WITHIN: Duration = WITHIN_MAX;
 
 /// What a request comes to: an answer, or that this member is not the one to ask.
 pub(crate) type Handled = std::result::Result<Answer, Undelivered>;
@@ -96,7 +91,9 @@ pub(crate) struct RequestHandlers {
     messages_at_once: Arc<Semaphore>,
     load: OnceLock<LoadReport>,
     load_panics: LogThrottle<()>,
-    meters: RequestMeters,
+    /// Requests that were accepted and not handled to their end.
+    pub(super) unfinished: LogThrottle<()>,
+    pub(super) meters: RequestMeters,
     /// How many requests it has refused because it had too many, and because it was not the right member.
     refused_busy: AtomicU64,
     refused_not_mine: AtomicU64,
@@ -126,6 +123,7 @@ impl RequestHandlers {
                 messages_at_once: Arc::new(Semaphore::new(MESSAGES_AT_ONCE_MAX)),
                 load: OnceLock::new(),
                 load_panics: LogThrottle::default(),
+                unfinished: LogThrottle::default(),
                 meters: RequestMeters::new(&context.policy),
                 refused_busy: AtomicU64::new(0),
                 refused_not_mine: AtomicU64::new(0),
@@ -257,7 +255,7 @@ impl RequestHandlers {
         let has_status = request.path == STATUS || request.path == OWN_STATUS;
         let own = handlers.handler(request.to, &request.path);
         // Of what may have been begun before it is taken, only the end is certain.
-        let is_accepted = request.tell && own.is_some() && !is_reserved(&request.path);
+        let is_taken_first = own.is_some() && !is_reserved(&request.path);
         // By what it owns, holds and has open, which is nothing once it leaves; it may know who does.
         let decides_itself = own.is_some() && matches!(request.to, Addressee::Owner | Addressee::Holder | Addressee::Session);
         let handler = match own {
@@ -276,10 +274,16 @@ impl RequestHandlers {
         if turn.is_late && !decides_itself {
             return Err(Undelivered::Unsent(LEAVES.into()));
         }
-        let handled = if is_accepted {
-            Self::accepted(context, handler, request, until, turn).await
+        let handled = if !is_taken_first {
+            handlers.worked(context, &request.path.clone(), async move { handler(request).await?.await }, until).await
+        } else if request.tell {
+            handlers.accepted(context, handler, request, until, turn).await
         } else {
-            handlers.asked(context, handler, request, until).await
+            let path = request.path.clone();
+            match Self::taken(context, handler, request, until).await {
+                Ok(work) => handlers.worked(context, &path, work, until).await,
+                Err(handled) => handled,
+            }
         };
         match handled {
             // The worker next to a sidecar need not have the status that each member has.
@@ -288,54 +292,6 @@ impl RequestHandlers {
             Err(undelivered) => Err(handlers.refused(undelivered)),
         }
     }
-
-    /// Waits for the work.
-    async fn asked(self: &Arc<Self>, context: &OwnershipContext, handler: Handler, request: Request, until: Instant) -> Handled {
-        let (handlers, path) = (Arc::clone(self), request.path.clone());
-        let working = async move {
-            let answer = handler(request).await?.await?;
-            Ok::<_, Undelivered>(Answer { load: Some(handlers.load().into()), ..answer })
-        };
-        // A separate task, so that a panic ends only that; it ends with the caller that waits for it.
-        match timeout_at(until, AbortOnDropHandle::new(tokio::spawn(working.in_current_span()))).await {
-            Ok(Ok(handled)) => handled,
-            Ok(Err(_)) => Ok(panicked(context, &path)),
-            Err(_) => {
-                let detail = "it has not answered within the time that its caller gives it, and was ended";
-                Ok(Answer::problem(504, "too-late", "No answer in time", detail))
-            }
-        }
-    }
-
-    /// Waits until the work begins, and leaves it to a task of its own, which has the turn and a limit of its own.
-    async fn accepted(context: &OwnershipContext, handler: Handler, request: Request, until: Instant, turn: Turn) -> Handled {
-        let path = request.path.clone();
-        let taking = AbortOnDropHandle::new(tokio::spawn(async move { handler(request).await }.in_current_span()));
-        let work = match timeout_at(until, taking).await {
-            Ok(Ok(taken)) => taken?,
-            Ok(Err(_)) => return Ok(panicked(context, &path)),
-            // It waits in a queue, where no code of the user has seen it.
-            Err(_) => return Err(Undelivered::Busy(None)),
-        };
-        let (gone, policy) = (context.gone.clone(), context.policy.name.clone());
-        let work = async move {
-            let _turn = turn;
-            match gone.run_until_cancelled(timeout(ACCEPTED_WITHIN, AssertUnwindSafe(work).catch_unwind())).await {
-                Some(Ok(Err(_))) => tracing::error!(%policy, path, "a handler of requests panicked; its caller does not wait for it"),
-                Some(Err(_)) => {
-                    tracing::warn!(%policy, path, "a handler whose caller does not wait took longer than {ACCEPTED_WITHIN:?} and was ended");
-                }
-                Some(Ok(Ok(_))) | None => {}
-            }
-        };
-        tokio::spawn(work.in_current_span());
-        Ok(Answer::text("").with_status(202))
-    }
-}
-
-fn panicked(context: &OwnershipContext, path: &str) -> Answer {
-    tracing::error!(policy = %context.policy.name, path, "a handler of requests panicked; the request was answered with 500");
-    Answer::failed("it panicked; its own log says more")
 }
 
 /// The path of the status, which every member answers. The worker's own answer at this path takes precedence.

@@ -47,6 +47,7 @@ pub(crate) mod caller;
 #[cfg(feature = "requests")]
 pub mod channel;
 pub(crate) mod handlers;
+mod handling;
 mod path;
 #[cfg(feature = "requests")]
 mod receiver;

@@ -39,6 +39,13 @@ impl RequestSettings {
         if is_spread { self.max_width } else { Width::ONE }
     }
 
+    /// How many requests one connection has in flight: enough for all that a member handles at once. The ends of a connection have this
+    /// number from their own settings.
+    #[cfg(feature = "requests")]
+    pub(crate) fn streams(&self) -> u32 {
+        self.at_once.clamp(64, 1_024)
+    }
+
     /// A number of requests as the size of a limit.
     pub(crate) fn limit(number: u32) -> usize {
         usize::try_from(u64::from(number).clamp(1, REQUESTS_MAX)).unwrap_or(1)

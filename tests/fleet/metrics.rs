@@ -271,6 +271,14 @@ async fn story(seen: &Seen) {
     assert!(labels("member", "answered"));
     assert_eq!(seen.get("shardwise_requests_waiting", "c", None), Some(0.0));
     assert_eq!(seen.get("shardwise_requests_refused_total", "c", Some(("kind", "not_mine"))), Some(1.0));
+    // And one that it accepts, and whose handler panics.
+    let panics = |_| async {
+        assert!(std::hint::black_box(false), "it panics on purpose");
+        "x"
+    };
+    c.on_request("panics", panics).expect("valid");
+    c.tell(&To::Member(c.instance_id()), Request::get("panics"), Duration::from_secs(1)).await.expect("accepted");
+    seen.until("shardwise_requests_unfinished_total", "c", None, |requests| requests == 1.0).await;
     seen.until("shardwise_load", "c", None, |load| load == 7.0).await;
     seen.until("shardwise_wide_keys", "c", None, |keys| keys == 0.0).await;
     seen.until("shardwise_sessions_open", "c", None, |sessions| sessions == 0.0).await;

@@ -61,6 +61,34 @@ async fn beyond_the_limit_a_request_is_busy_and_a_cancelled_one_makes_room() {
     running.are(0).await;
 }
 
+/// Its caller learns that before its own time is over: otherwise the request might have been handled.
+#[tokio::test(start_paused = true)]
+async fn what_waits_for_its_turn_until_its_time_is_over_was_not_handled() {
+    let fleet = fleet(2, OwnershipMode::Exclusive).await;
+    let key = key_of(&fleet, 0);
+    let running = Running::default();
+    let (counted, begun) = (running.clone(), Arc::new(AtomicUsize::new(0)));
+    let seen = Arc::clone(&begun);
+    let handler = move |owned: Owned| {
+        let call = counted.begin();
+        seen.fetch_add(1, Ordering::SeqCst);
+        async move {
+            let _held = (owned, call);
+            std::future::pending::<String>().await
+        }
+    };
+    fleet.service(0).on_owned_with("hang", OwnedOptions::default().one_at_a_time(), handler).unwrap();
+    let first = asks(fleet.service(1), &key, post("hang"), LONG);
+    running.are(1).await;
+    for from in 0..2 {
+        let late = fleet.service(from).ask(&To::owner(&key), post("hang"), Duration::from_secs(1)).await.unwrap_err();
+        assert!(matches!(late, AskError::Busy { .. }) && !late.may_have_been_handled(), "{late}");
+    }
+    assert_eq!(begun.load(Ordering::SeqCst), 1);
+    first.abort();
+    running.are(0).await;
+}
+
 /// What waits goes to the next owner: a request that waits does not hold up the handover.
 #[tokio::test(start_paused = true)]
 async fn a_queue_moves_with_its_key() {

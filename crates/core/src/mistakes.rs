@@ -30,13 +30,15 @@ pub enum Mistake {
     LoadNeverAges,
     /// A member that failed counts like any other.
     FailureForgotten,
+    /// A member that refused a request as busy counts like any other.
+    RefusalForgotten,
     /// A hint to another member is followed however many were followed before.
     HintsWithoutEnd,
 }
 
 impl Mistake {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::DeadlineFromAnswer,
         Self::ReleaseBeforeDrain,
         Self::EpochPerMember,
@@ -49,6 +51,7 @@ impl Mistake {
         Self::WidthNeverNarrows,
         Self::LoadNeverAges,
         Self::FailureForgotten,
+        Self::RefusalForgotten,
         Self::HintsWithoutEnd,
     ];
 
@@ -67,6 +70,7 @@ impl Mistake {
             Self::WidthNeverNarrows => "width-never-narrows",
             Self::LoadNeverAges => "load-never-ages",
             Self::FailureForgotten => "failure-forgotten",
+            Self::RefusalForgotten => "refusal-forgotten",
             Self::HintsWithoutEnd => "hints-without-end",
         }
     }

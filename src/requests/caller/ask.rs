@@ -14,8 +14,8 @@ use super::{Among, Routing, To};
 use crate::error::inside_runtime;
 use crate::requests::{Answer, Request};
 
-/// How many members [`crate::ShardingService::ask_all`] asks at once.
-const ASKED_AT_ONCE: usize = 16;
+/// The most bytes of bodies that [`crate::ShardingService::ask_all`] has in flight, if a body is shorter than that.
+const BODIES_IN_FLIGHT_MAX: usize = 64 << 20;
 
 /// The answer to a request, and the member that gave it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -135,10 +135,12 @@ impl Routing {
     ) -> Result<BTreeMap<InstanceId, Result<Answered, AskError>>, AskError> {
         // Each one is checked again, but a request that no member gets is refused here.
         To::Any(among).address(request.clone())?;
+        // Members that do not answer hold their places until the time is over, so there should be one for each; other requests need some too.
+        let at_once = (self.waiting_max / 2).min(BODIES_IN_FLIGHT_MAX / request.body.len().max(1)).max(1);
         let begun = self.clock.now();
         Ask::new(begun, within, request.is_repeatable())?;
         let outcomes: Vec<_> = self.members_of(among)?.into_iter().map(|id| self.ask_one(id, request, begun, within)).collect();
-        Ok(stream::iter(outcomes).buffer_unordered(ASKED_AT_ONCE).collect().await)
+        Ok(stream::iter(outcomes).buffer_unordered(at_once).collect().await)
     }
 
     /// The outcome of one member; `within` is that of all of them, since `begun`.

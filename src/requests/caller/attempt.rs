@@ -77,8 +77,7 @@ impl Routing {
                     self.hints.on_answer(now, key.key_hash(), answer.width, self.max_width);
                 }
             }
-            Err(undelivered) if undelivered.is_failure() => in_flight.peer().on_failure(now),
-            Err(_) => {}
+            Err(undelivered) => in_flight.peer().on_undelivered(now, undelivered),
         }
         answer
     }
@@ -130,5 +129,6 @@ impl Routing {
 /// The answer of this member itself, as if it had come over the network.
 pub(crate) async fn answer_here(local: &OwnershipContext, request: Request, attempt: &Attempt) -> Result<Answer, Undelivered> {
     let turn = RequestHandlers::turn(local, request.to, &request.path)?;
-    attempt.after_sending(RequestHandlers::answer(local, request, attempt.until, turn)).await?
+    // In a box, because each future that waits for an attempt would be as large.
+    attempt.after_sending(Box::pin(RequestHandlers::answer(local, request, attempt.until, turn))).await?
 }

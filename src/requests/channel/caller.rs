@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use super::activity::{ActiveRequest, Activity};
 use super::dial::{CallingEnd, Unreached};
 use super::wire;
-use super::{ASKED_FOR_LIFE_EVERY, CALLER_IDLE_MAX, CONNECTION_WINDOW, HEAD_BYTES_MAX, SIGN_OF_LIFE_WITHIN, STREAM_WINDOW, STREAMS_MAX};
+use super::{ASKED_FOR_LIFE_EVERY, CALLER_IDLE_MAX, CONNECTION_WINDOW, HEAD_BYTES_MAX, SIGN_OF_LIFE_WITHIN, STREAM_WINDOW};
 use crate::error::locked;
 use crate::membership::OwnershipContext;
 use crate::requests::PeerSecurity;
@@ -37,6 +37,8 @@ const CONNECTIONS_MAX: usize = 1_024;
 pub(crate) struct MemberConnections {
     end: Arc<CallingEnd>,
     open: Mutex<HashMap<Place, MemberConnection>>,
+    /// How many requests are in flight on one connection; others wait.
+    streams: u32,
 }
 
 #[derive(Clone)]
@@ -68,12 +70,17 @@ impl MemberConnection {
 impl MemberConnections {
     /// Those of one member.
     pub(crate) fn of(context: &OwnershipContext, handlers: &RequestHandlers) -> Self {
-        Self::new(context.policy.group.clone(), context.peers.networks.clone(), handlers.security(context).clone())
+        Self::new(
+            context.policy.group.clone(),
+            context.peers.networks.clone(),
+            handlers.security(context).clone(),
+            context.requests.streams(),
+        )
     }
 
-    /// Those of a caller that proves itself by `security` and calls only addresses in `networks`.
-    pub(crate) fn new(group: GroupName, networks: Vec<Network>, security: PeerSecurity) -> Self {
-        Self { end: Arc::new(CallingEnd { group, networks, security }), open: Mutex::default() }
+    /// Those of a caller that proves itself by `security` and calls only addresses in `networks`, with so many requests at once on each.
+    pub(crate) fn new(group: GroupName, networks: Vec<Network>, security: PeerSecurity, streams: u32) -> Self {
+        Self { end: Arc::new(CallingEnd { group, networks, security }), open: Mutex::default(), streams }
     }
 
     /// The connection to that place, which may still have to open, for one more request; `None` if there are too many.
@@ -89,9 +96,9 @@ impl MemberConnections {
             // Without its sender a connection closes.
             open.remove(&oldest);
         }
-        let (activity, streams) = (Activity::new(), Arc::new(Semaphore::new(STREAMS_MAX as usize)));
+        let (activity, streams) = (Activity::new(), Arc::new(Semaphore::new(self.streams as usize)));
         let (begun, (opened, opening)) = (activity.begin(), watch::channel(None));
-        let connecting = open_connection(Arc::clone(&self.end), place.clone(), Arc::clone(&activity));
+        let connecting = open_connection(Arc::clone(&self.end), place.clone(), Arc::clone(&activity), self.streams);
         // A task, so that it goes on and ends whether or not a request waits for it.
         tokio::spawn(async move {
             let outcome = connecting.await;
@@ -104,7 +111,7 @@ impl MemberConnections {
 }
 
 /// A new connection with HTTP/2 on it, which closes when it is idle.
-async fn open_connection(end: Arc<CallingEnd>, place: Place, activity: Arc<Activity>) -> Result<Sender, Unreached> {
+async fn open_connection(end: Arc<CallingEnd>, place: Place, activity: Arc<Activity>, streams: u32) -> Result<Sender, Unreached> {
     let stream = end.reach(&place).await?;
     let mut client = http2::Builder::new(TokioExecutor::new());
     client
@@ -112,7 +119,7 @@ async fn open_connection(end: Arc<CallingEnd>, place: Place, activity: Arc<Activ
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_header_list_size(HEAD_BYTES_MAX)
-        .initial_max_send_streams(STREAMS_MAX as usize)
+        .initial_max_send_streams(streams as usize)
         .keep_alive_interval(ASKED_FOR_LIFE_EVERY)
         .keep_alive_timeout(SIGN_OF_LIFE_WITHIN)
         .keep_alive_while_idle(false);
@@ -195,7 +202,7 @@ mod tests {
 
     #[tokio::test]
     async fn connections_are_bounded_and_one_that_is_idle_makes_room() {
-        let connections = MemberConnections::new(GroupName::new("g").unwrap(), Vec::new(), PeerSecurity::default());
+        let connections = MemberConnections::new(GroupName::new("g").unwrap(), Vec::new(), PeerSecurity::default(), 64);
         let place = |number| Place {
             instance_id: InstanceId::new("a").unwrap(),
             incarnation: Incarnation::new(number),

@@ -11,12 +11,12 @@ use std::time::Duration;
 use secrecy::ExposeSecret;
 use shardwise_discovery::LogThrottle;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
 use super::ByteStream;
 use super::hello::{self, HELLO_WITHIN, Hello, HelloRefusal, Protection};
+use super::places::ConnectionPlaces;
 use super::proof::Recipient;
 use super::recipient;
 use super::tls::{self, Binding, ChannelTls};
@@ -25,7 +25,7 @@ use crate::requests::address::arrive_at;
 use crate::requests::handlers::RequestHandlers;
 use crate::service::ShardingService;
 
-/// The most connections of members.
+/// The most connections of members; a further one replaces one that is idle.
 const CONNECTIONS_MAX: usize = 512;
 /// The most connections that have not proven themselves; a further one replaces the oldest.
 const STRANGERS_MAX: usize = 64;
@@ -55,7 +55,7 @@ pub enum Arrival {
 /// Takes connections to one or several members of this process.
 pub struct Reception {
     members: Vec<Weak<OwnershipContext>>,
-    connections: Semaphore,
+    places: ConnectionPlaces,
     refused: LogThrottle<&'static str>,
 }
 
@@ -66,7 +66,7 @@ impl Reception {
     }
 
     fn of(members: Vec<Weak<OwnershipContext>>) -> Self {
-        Self { members, connections: Semaphore::new(CONNECTIONS_MAX), refused: LogThrottle::default() }
+        Self { members, places: ConnectionPlaces::new(CONNECTIONS_MAX), refused: LogThrottle::default() }
     }
 
     /// Serves a connection to its end, which comes at the latest when its member has left ([`ShardingService::deregister_self`]). Calls
@@ -103,18 +103,25 @@ impl Reception {
                 return Err(error);
             }
         };
-        let Ok(_place) = self.connections.try_acquire() else { return self.refuse(stream, HelloRefusal::Full).await };
+        let Some(place) = self.places.take().await else { return self.refuse(stream, HelloRefusal::Full).await };
         // The caller has sent no request yet. One that is sent to a member that has left might not get its refusal.
         let Some(incoming) = member.incoming.admit(hello.incarnation) else { return self.refuse(stream, HelloRefusal::OtherMember).await };
         // Before the caller hears of it: it may rely on that.
         known();
         let stream = timeout(HELLO_WITHIN, hello::open(stream, session, &protection)).await.map_err(late)??;
         let is_proven = secret.is_some() || security.is_certified;
-        let called = recipient::Called { incarnation: hello.incarnation, member: Arc::downgrade(&member), is_proven };
+        let streams = member.requests.streams();
+        let called = recipient::Called { incarnation: hello.incarnation, member: Arc::downgrade(&member), is_proven, streams };
         // The connection keeps neither the service nor its listener alive.
         drop((member, handlers));
+        let ending = async {
+            tokio::select! {
+                () = incoming.ending.cancelled() => {}
+                () = place.ending() => {}
+            }
+        };
         tokio::select! {
-            () = recipient::serve(stream, called, &incoming.ending) => {}
+            () = recipient::serve(stream, called, place.activity(), ending) => {}
             () = incoming.cut.cancelled() => {}
         }
         Ok(Arrival::Ended)

@@ -7,7 +7,7 @@
 //! - `tls`: certificates (feature `tls`).
 //! - `dial`, `caller`: this member's connections to others.
 //! - `listener`, `recipient`: others' connections to this member.
-//! - `activity`: whether a connection is idle.
+//! - `activity`, `places`: whether a connection is idle, and which one makes room for another.
 //! - `wire`: a request and its answer as headers and bodies.
 
 mod activity;
@@ -15,6 +15,7 @@ mod caller;
 mod dial;
 mod hello;
 mod listener;
+mod places;
 pub mod proof;
 mod recipient;
 mod seal;
@@ -38,8 +39,6 @@ pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin + 'static> ByteStream for S {}
 
-/// The most requests of one connection that are in flight, in either direction of asking.
-const STREAMS_MAX: u32 = 64;
 /// The flow-control window of one request's body, and of all bodies of a connection, in bytes: what a connection may make the other end
 /// hold in memory before it is read.
 const STREAM_WINDOW: u32 = 256 * 1024;

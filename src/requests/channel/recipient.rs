@@ -14,15 +14,11 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use shardwise_core::Incarnation;
 use tokio::time::{Instant, timeout};
-use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, field};
 
 use super::activity::Activity;
 use super::wire::{self, ArrivedHead};
-use super::{
-    ASKED_FOR_LIFE_EVERY, ByteStream, CONNECTION_WINDOW, HEAD_BYTES_MAX, RECIPIENT_IDLE_MAX, SIGN_OF_LIFE_WITHIN, STREAM_WINDOW,
-    STREAMS_MAX,
-};
+use super::{ASKED_FOR_LIFE_EVERY, ByteStream, CONNECTION_WINDOW, HEAD_BYTES_MAX, RECIPIENT_IDLE_MAX, SIGN_OF_LIFE_WITHIN, STREAM_WINDOW};
 use crate::membership::OwnershipContext;
 use crate::requests::handlers::RequestHandlers;
 use crate::requests::{Method, Undelivered, WITHIN_DEFAULT, WITHIN_MAX};
@@ -43,13 +39,14 @@ pub(super) struct Called {
     pub(super) member: Weak<OwnershipContext>,
     /// The caller has proven to be a member, by the secret or a certificate. Otherwise it is any process of this machine.
     pub(super) is_proven: bool,
+    /// How many requests of the connection may be in flight.
+    pub(super) streams: u32,
 }
 
-/// Serves it to its end, which is near once `ending` is cancelled. Dropping it ends the connection and what is in flight on it.
-pub(super) async fn serve(stream: Box<dyn ByteStream>, called: Called, ending: &CancellationToken) {
-    let activity = Activity::new();
+/// Serves it to its end, which is near once `ending` is over. Dropping it ends the connection and what is in flight on it.
+pub(super) async fn serve(stream: Box<dyn ByteStream>, called: Called, activity: &Arc<Activity>, ending: impl Future<Output = ()>) {
     let service = service_fn(|request: Request<Incoming>| {
-        let (called, activity) = (called.clone(), Arc::clone(&activity));
+        let (called, activity) = (called.clone(), Arc::clone(activity));
         async move {
             let _active = activity.begin();
             Ok::<_, Infallible>(respond(request, &called).await)
@@ -58,7 +55,7 @@ pub(super) async fn serve(stream: Box<dyn ByteStream>, called: Called, ending: &
     let mut server = http2::Builder::new(TokioExecutor::new());
     server
         .timer(TokioTimer::new())
-        .max_concurrent_streams(STREAMS_MAX)
+        .max_concurrent_streams(called.streams)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_header_list_size(HEAD_BYTES_MAX)
@@ -69,7 +66,7 @@ pub(super) async fn serve(stream: Box<dyn ByteStream>, called: Called, ending: &
     tokio::select! {
         // A connection that fails affects no other.
         _ = connection.as_mut() => return,
-        () = ending.cancelled() => {}
+        () = ending => {}
         () = activity.idle_for(RECIPIENT_IDLE_MAX) => {}
     }
     // It says that it ends, and what comes until the caller knows is answered.

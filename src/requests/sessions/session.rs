@@ -74,8 +74,9 @@ impl Session {
     /// Calls `end` once the session has ended, whatever the reason; at once if it has ended already. Only one callback is kept, the last
     /// one.
     ///
-    /// It is called when no request of the session is in progress any more, and it may take as long as the policy's `drain_timeout`. Under
-    /// exclusive ownership the slot is held until it has ended: roll back here.
+    /// It is called when no request of the session is in progress any more, and it may take as long as the policy's `drain_timeout`: roll
+    /// back here. Under exclusive ownership the slot is held until it has ended, unless it is lost before: in a handover after
+    /// `drain_timeout` in all, or if this member loses its lease. The callback goes on then, so writes of it need the fence.
     pub fn on_end<W>(&self, end: impl FnOnce(SessionEnd) -> W + Send + 'static)
     where
         W: Future<Output = ()> + Send + 'static,

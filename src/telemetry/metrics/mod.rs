@@ -116,6 +116,9 @@ metrics! {
         "Requests of this worker that wait for an answer";
     REQUESTS_REFUSED: "shardwise_requests_refused_total", Counter, "requests", KIND,
         "Requests that this worker has refused: busy, or not_mine, which their sender brings to another member";
+    REQUESTS_UNFINISHED: "shardwise_requests_unfinished_total", Counter, "requests", POLICY,
+        "Requests that this worker had accepted, whose sender does not wait (`tell`), and that were not handled to their end: the slot or the session was \
+     lost, the handler panicked or took too long, or the worker left; the log has the cause";
     LOAD: "shardwise_load", Gauge, "none", POLICY,
         "The load that this worker reports to callers, looked at once a second: its requests in progress, unless the application reports its own (`load`)";
     WIDE_KEYS: "shardwise_wide_keys", Gauge, "keys", POLICY,

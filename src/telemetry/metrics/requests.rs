@@ -3,12 +3,12 @@
 use ::metrics::{Label, SharedString};
 use shardwise_core::Policy;
 
-use super::REQUESTS_REFUSED;
 use super::meters::count;
 #[cfg(feature = "requests")]
 use super::meters::gauge;
 #[cfg(feature = "requests")]
 use super::{LOAD, REQUESTS, REQUESTS_WAITING, SESSIONS_OPEN, WIDE_KEYS};
+use super::{REQUESTS_REFUSED, REQUESTS_UNFINISHED};
 
 pub(crate) struct RequestMeters {
     policy: SharedString,
@@ -22,6 +22,11 @@ impl RequestMeters {
     /// This member has refused a request.
     pub(crate) fn refused(&self, kind: &'static str) {
         count(&REQUESTS_REFUSED, vec![self.policy(), Label::from_static_parts("kind", kind)], 1);
+    }
+
+    /// A request that this member had accepted, and whose caller does not wait, was not handled to its end.
+    pub(crate) fn unfinished(&self) {
+        count(&REQUESTS_UNFINISHED, vec![self.policy()], 1);
     }
 
     /// A request of this caller has come to that.

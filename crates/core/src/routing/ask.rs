@@ -158,9 +158,10 @@ impl Ask {
         let longest = self.backoff.fail();
         // At random from the upper half, so that many callers do not come back together.
         let random = choice.map_or(0, |choice| choice.random);
-        let shorter = longest / 2 * u32::from(u8::try_from(random >> 56).unwrap_or(0)) / 256;
-        let until = now.plus(longest.saturating_sub(shorter).max(PAUSE_FIRST));
-        let until = self.not_before.map_or(until, |not_before| until.max(not_before)).min(self.deadline);
+        let until = now.plus(longest.saturating_sub(at_random(longest / 2, random)).max(PAUSE_FIRST));
+        // Never earlier than it was told to, and later at random: one busy member refuses many callers at the same moment.
+        let told = self.not_before.map(|not_before| not_before.plus(at_random(not_before.since(now) / 2, random)));
+        let until = told.map_or(until, |told| until.max(told)).min(self.deadline);
         self.pause = Some(AskPause { until, set: mark(choice) });
         (self.tried, self.hint) = ([None; TRIES_IN_A_ROW], None);
         until
@@ -212,6 +213,11 @@ impl Ask {
     fn unless_unknown(&self, error: AskError) -> AskError {
         self.unknown.clone().map_or(error, AskError::Unknown)
     }
+}
+
+/// A part of that duration, by the upper eight bits of a random number.
+fn at_random(duration: Duration, random: u64) -> Duration {
+    duration * u32::from(u8::try_from(random >> 56).unwrap_or(0)) / 256
 }
 
 /// A number for the members of a set, whatever the view's number.

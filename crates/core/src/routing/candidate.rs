@@ -34,7 +34,13 @@ impl<'a> Candidate<'a> {
         self.load.is_failing_at(self.now)
     }
 
-    /// Orders candidates from the least to the most loaded. A failing one comes last. Then the requests in flight count, including the
+    /// Whether it refused a request because it has too many, for as long as it asked not to be tried again (at most 2 s), unless an answer
+    /// came since.
+    pub fn is_busy(&self) -> bool {
+        self.load.is_busy_at(self.now)
+    }
+
+    /// Orders candidates from the least to the most loaded. A failing one comes last, a busy one before it. Then the requests in flight count, including the
     /// one to send now, and then the reported load, both divided by the weight.
     pub fn by_load(&self, other: &Self) -> Ordering {
         let per_weight = |mine: u32, others: u32| {
@@ -42,8 +48,11 @@ impl<'a> Candidate<'a> {
             (u64::from(mine) * u64::from(others_weight)).cmp(&(u64::from(others) * u64::from(weight)))
         };
         let with_this = |candidate: &Self| candidate.in_flight().saturating_add(1);
-        let failing = self.is_failing().cmp(&other.is_failing());
-        failing.then_with(|| per_weight(with_this(self), with_this(other))).then_with(|| per_weight(self.load(), other.load()))
+        let avoided = |candidate: &Self| (candidate.is_failing(), candidate.is_busy());
+        avoided(self)
+            .cmp(&avoided(other))
+            .then_with(|| per_weight(with_this(self), with_this(other)))
+            .then_with(|| per_weight(self.load(), other.load()))
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::Undelivered;
 use crate::Moment;
 use crate::mistakes::{Mistake, made};
 
@@ -11,6 +12,10 @@ use crate::mistakes::{Mistake, made};
 pub const LOAD_HALVES_EVERY: Duration = Duration::from_secs(5);
 /// How long a member counts as failing after an attempt that failed.
 pub const FAILING_FOR: Duration = Duration::from_secs(2);
+/// How long a member counts as busy after it refused a request for that, if it does not say for how long.
+pub const BUSY_FOR: Duration = Duration::from_millis(500);
+/// The longest time for which it does.
+pub const BUSY_FOR_MAX: Duration = Duration::from_secs(2);
 /// The largest reported load; a higher one counts as this.
 pub const LOAD_MAX: u32 = (1 << LOAD_BITS) - 1;
 
@@ -27,6 +32,8 @@ pub struct PeerLoad {
     reported: AtomicU64,
     /// In nanoseconds.
     failing_until: AtomicU64,
+    /// In nanoseconds.
+    busy_until: AtomicU64,
 }
 
 impl PeerLoad {
@@ -36,10 +43,11 @@ impl PeerLoad {
         InFlight(Arc::clone(self))
     }
 
-    /// The member answered, so it does not count as failing any more. `load` is the load that it reported with the answer, at most
+    /// The member answered, so it does not count as failing or busy any more. `load` is the load that it reported with the answer, at most
     /// [`LOAD_MAX`].
     pub fn on_answer(&self, now: Moment, load: Option<u64>) {
         self.failing_until.store(0, Ordering::Relaxed);
+        self.busy_until.store(0, Ordering::Relaxed);
         if let Some(load) = load {
             self.reported.store((millis(now) << LOAD_BITS) | load.min(u64::from(LOAD_MAX)), Ordering::Relaxed);
         }
@@ -49,6 +57,23 @@ impl PeerLoad {
     pub fn on_failure(&self, now: Moment) {
         if !made(Mistake::FailureForgotten) {
             self.failing_until.store(now.plus(FAILING_FOR).as_nanos(), Ordering::Relaxed);
+        }
+    }
+
+    /// The member refused a request because it has too many, and asks not to be tried again within `after`: it counts as busy for that
+    /// time, at most [`BUSY_FOR_MAX`], or until it answers. Without this it would look idle, because what it refuses is not in flight.
+    pub fn on_busy(&self, now: Moment, after: Duration) {
+        if !made(Mistake::RefusalForgotten) {
+            self.busy_until.store(now.plus(after.min(BUSY_FOR_MAX)).as_nanos(), Ordering::Relaxed);
+        }
+    }
+
+    /// What an attempt without an answer says of the member.
+    pub fn on_undelivered(&self, now: Moment, outcome: &Undelivered) {
+        match outcome {
+            Undelivered::Busy(after) => self.on_busy(now, after.unwrap_or(BUSY_FOR)),
+            Undelivered::NotMine(_) => {}
+            Undelivered::Unsent(_) | Undelivered::Unproven(_) | Undelivered::Barred(_) | Undelivered::Unknown(_) => self.on_failure(now),
         }
     }
 
@@ -72,6 +97,11 @@ impl PeerLoad {
     /// Whether an attempt failed within the last [`FAILING_FOR`] and no answer came since.
     pub fn is_failing_at(&self, now: Moment) -> bool {
         self.failing_until.load(Ordering::Relaxed) > now.as_nanos()
+    }
+
+    /// Whether it refused a request because it has too many, the time that it asked for is not over, and no answer came since.
+    pub fn is_busy_at(&self, now: Moment) -> bool {
+        self.busy_until.load(Ordering::Relaxed) > now.as_nanos()
     }
 }
 
@@ -137,6 +167,18 @@ mod tests {
         load.on_failure(at(5_000));
         load.on_answer(at(5_100), None);
         assert!(!load.is_failing_at(at(5_100)));
+    }
+
+    #[test]
+    fn a_refusal_counts_for_as_long_as_the_member_asks_or_until_an_answer() {
+        let load = PeerLoad::default();
+        load.on_busy(at(1_000), Duration::from_millis(500));
+        assert_eq!([1_000, 1_499, 1_500].map(|millis| load.is_busy_at(at(millis))), [true, true, false]);
+        load.on_busy(at(5_000), Duration::from_hours(1));
+        assert_eq!([6_999, 7_000].map(|millis| load.is_busy_at(at(millis))), [true, false], "it does not decide alone for how long");
+        load.on_busy(at(8_000), Duration::from_secs(1));
+        load.on_answer(at(8_100), None);
+        assert!(!load.is_busy_at(at(8_100)) && !load.is_failing_at(at(8_100)));
     }
 
     proptest! {

@@ -29,7 +29,7 @@ pub use ask::{Ask, AskStep, TRIES_IN_A_ROW, WITHIN_DEFAULT, WITHIN_MAX, WITHIN_M
 pub use candidate::{Candidate, Candidates};
 pub use hints::{HOT_KEYS_MAX, WIDTH_VALID_FOR, WidthHints};
 pub use key_queue::{KeyQueues, QueueFull, QueueLimits, QueueTicket, Queued};
-pub use load::{FAILING_FOR, InFlight, LOAD_HALVES_EVERY, LOAD_MAX, PeerLoad};
+pub use load::{BUSY_FOR, BUSY_FOR_MAX, FAILING_FOR, InFlight, LOAD_HALVES_EVERY, LOAD_MAX, PeerLoad};
 pub use pick::{Choice, LeastLoaded, Pick, PowerOfTwo, Random, RoundRobin};
 pub use routes::{KeyHash, KeyRoute, ROUTES_MAX, Routes, RoutesError, SKIPS_MAX};
 pub use session_id::{SessionId, SessionIdError};

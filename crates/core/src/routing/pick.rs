@@ -111,7 +111,7 @@ impl Choice<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::routing::InFlight;
+    use crate::routing::{InFlight, Undelivered};
     use crate::{InstanceId, Member, View, Weight};
     use proptest::prelude::*;
     use std::sync::Arc;
@@ -196,6 +196,19 @@ mod tests {
         assert_eq!(counts(&table, &[0, 1, 2], &PowerOfTwo)[0], 0);
         table.peer_load(1).unwrap().on_failure(NOW);
         assert_eq!(chosen(&table, &[0, 1], &LeastLoaded, 0), Some(0), "if all failed, the load decides");
+        drop(held);
+    }
+
+    #[test]
+    fn a_busy_member_comes_after_the_others_and_before_one_that_failed() {
+        let table = table(&[1; 3]);
+        let held = begin(&table, 1, 50);
+        table.peer_load(0).unwrap().on_undelivered(NOW, &Undelivered::Busy(None));
+        assert_eq!(counts(&table, &[0, 1], &PowerOfTwo), [0, 10_000], "it would look idle");
+        table.peer_load(2).unwrap().on_undelivered(NOW, &Undelivered::Unsent("refused".to_owned()));
+        assert_eq!(counts(&table, &[0, 2], &LeastLoaded), [10_000, 0]);
+        table.peer_load(1).unwrap().on_undelivered(NOW, &Undelivered::NotMine(None));
+        assert_eq!(counts(&table, &[0, 1], &LeastLoaded), [0, 10_000], "another view says nothing of the load");
         drop(held);
     }
 

@@ -50,11 +50,6 @@ impl Undelivered {
         }
     }
 
-    /// Whether the member should count as failing for a while ([`PeerLoad::on_failure`](super::PeerLoad::on_failure)).
-    pub const fn is_failure(&self) -> bool {
-        matches!(self, Self::Unsent(_) | Self::Unproven(_) | Self::Barred(_) | Self::Unknown(_))
-    }
-
     /// The obstacle, for an error.
     pub(super) fn reason(&self) -> String {
         match self {

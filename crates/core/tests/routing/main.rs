@@ -8,7 +8,8 @@
 //! 2. *A key that was hot goes back to its owner alone* within four minutes.
 //! 3. *A load that was reported once is forgotten*, though the member is not asked meanwhile.
 //! 4. *A dead member is avoided* while it is still in the view.
-//! 5. *Hints in a circle end*, and the request ends at its deadline.
+//! 5. *A busy member is avoided* for as long as it asks.
+//! 6. *Hints in a circle end*, and the request ends at its deadline.
 
 #![expect(clippy::expect_used, clippy::panic, reason = "tests report by panicking")]
 
@@ -62,19 +63,21 @@ fn without_width_a_hot_key_is_too_much_for_its_owner() {
 }
 
 #[test]
-fn a_quiet_key_is_narrowed_loads_age_the_dead_are_avoided_and_hints_end() {
+fn a_quiet_key_is_narrowed_loads_age_the_dead_and_the_busy_are_avoided_and_hints_end() {
     holds("narrowing", SEEDS, scenarios::narrows);
     holds("aging", SEEDS, scenarios::recovers);
     holds("a dead member", SEEDS, scenarios::avoids_the_dead);
+    holds("a busy member", SEEDS, scenarios::avoids_the_busy);
     holds("hints", SEEDS, scenarios::ends_hints);
 }
 
 #[test]
 fn known_mistakes_are_found() {
-    let mistakes: [(Mistake, Scenario, &str); 4] = [
+    let mistakes: [(Mistake, Scenario, &str); 5] = [
         (Mistake::WidthNeverNarrows, scenarios::narrows, "still went to others than its owner"),
         (Mistake::LoadNeverAges, scenarios::recovers, "a member that is idle again got 0 requests"),
         (Mistake::FailureForgotten, scenarios::avoids_the_dead, "were sent to a dead member"),
+        (Mistake::RefusalForgotten, scenarios::avoids_the_busy, "were sent to a busy member"),
         (Mistake::HintsWithoutEnd, scenarios::ends_hints, "attempts for one request of 2 s"),
     ];
     for (mistake, scenario, shown_by) in mistakes {

@@ -110,6 +110,23 @@ pub(crate) fn avoids_the_dead(seed: u64) -> Result<(), String> {
     }
 }
 
+/// A member that refuses at once because it is busy has no requests in flight and reports no load. Callers must avoid it all the same.
+pub(crate) fn avoids_the_busy(seed: u64) -> Result<(), String> {
+    let mut world = World::new(Setup { seed, callers: 8, keys: 1, max_width: Width::ONE });
+    world.traffic(Mix::Any, Arrivals::Random, RATE / 2.0);
+    world.run_until(SECOND);
+    world.fills(2);
+    world.run_until(5 * SECOND);
+    world.silence();
+    world.run_until(7 * SECOND);
+    answered_all(&world)?;
+    // Each of eight callers tries it once a second, with a few requests at once.
+    match world.attempts.iter().filter(|attempt| attempt.at > SECOND && attempt.to == 2).count() {
+        8..=100 => Ok(()),
+        attempts => Err(format!("{attempts} requests were sent to a busy member")),
+    }
+}
+
 /// Two members that name each other, each by its own view, cause no storm.
 pub(crate) fn ends_hints(seed: u64) -> Result<(), String> {
     let mut world = hot_world(seed, 1, Width::ONE);

@@ -18,6 +18,8 @@ const AT_ONCE: usize = 8;
 const HANDLER: u64 = 20 * MS;
 /// A member refuses further requests beyond so many, running or waiting.
 const ADMITTED_MAX: usize = 64;
+/// When it says to try again.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// One way.
 const NET: u64 = MS / 2;
 pub(crate) const MS: u64 = 1_000_000;
@@ -60,6 +62,8 @@ struct SimMember {
     running: usize,
     waiting: VecDeque<usize>,
     is_dead: bool,
+    /// All its places are taken, by requests that do not end.
+    is_full: bool,
     /// Added to the load that it reports.
     more_load: u64,
     /// It reports the largest numbers instead of its own.
@@ -70,7 +74,7 @@ struct SimMember {
 
 impl SimMember {
     fn admitted(&self) -> usize {
-        self.running + self.waiting.len()
+        if self.is_full { ADMITTED_MAX } else { self.running + self.waiting.len() }
     }
 }
 
@@ -173,6 +177,7 @@ impl World {
             running: 0,
             waiting: VecDeque::new(),
             is_dead: false,
+            is_full: false,
             more_load: 0,
             forges: false,
             names: None,
@@ -235,6 +240,10 @@ impl World {
         for id in lost {
             self.reply(id, Reply { load: 0, width: None, undelivered: Some(Undelivered::Unknown("the connection broke".into())) });
         }
+    }
+
+    pub(crate) fn fills(&mut self, member: u32) {
+        self.members[member as usize].is_full = true;
     }
 
     pub(crate) fn reports_more_load(&mut self, member: u32, more: u64) {

@@ -25,16 +25,17 @@ fn table(names: &[&str]) -> RouteTable {
 struct Script {
     ask: Ask,
     now: u64,
+    random: u64,
     steps: String,
 }
 
 impl Script {
     fn new(within: Duration, repeatable: bool) -> Self {
-        Self { ask: Ask::new(at(0), within, repeatable).unwrap(), now: 0, steps: String::new() }
+        Self { ask: Ask::new(at(0), within, repeatable).unwrap(), now: 0, random: 0, steps: String::new() }
     }
 
     fn next(&mut self, table: &RouteTable, set: Result<&[u32], NoRoute>) -> AskStep {
-        let from = set.map(|set| Choice { table, set, pick: &PowerOfTwo, key: None, random: 0 });
+        let from = set.map(|set| Choice { table, set, pick: &PowerOfTwo, key: None, random: self.random });
         let step = self.ask.next(at(self.now), from);
         let _ = match &step {
             AskStep::Send { index, within } => {
@@ -105,6 +106,9 @@ fn a_busy_member_is_asked_again_when_it_says_so() {
     let busy = |millis| Undelivered::Busy(Some(Duration::from_millis(millis)));
     let steps = Script::new(SECOND * 2, false).run(&table, Ok(&[0]), [busy(100), busy(1), busy(60_000)]);
     assert_eq!(steps, "@0 a<2000 @1 wait 101 @101 a<1899 @102 wait 122 @122 a<1878 @123 wait 623 @623 a<1377", "500 ms at most");
+    let script = Script { random: 128 << 56, ..Script::new(SECOND * 2, false) };
+    let steps = script.run(&table, Ok(&[0]), [busy(100), busy(60_000)]);
+    assert_eq!(steps, "@0 a<2000 @1 wait 126 @126 a<1874 @127 wait 752 @752 a<1248", "and up to half as long again, at random");
     let steps = Script::new(Duration::from_millis(50), false).run(&table, Ok(&[0]), std::iter::repeat(busy(1_000)));
     assert_eq!(steps, "@0 a<50 @1 wait 50 @50 no member took the request within 50ms: too many are in progress; it was not handled");
 }

@@ -3,7 +3,7 @@
 use shardwise_core::ShardKey;
 use shardwise_core::routing::{AskStep, Choice, MemberSet, NoRoute, PeerLoad, PowerOfTwo, Routes, Undelivered};
 
-use super::{ADMITTED_MAX, AT_ONCE, Caller, Event, HANDLER, NET, Reply, SimAttempt, World, moment, nanos};
+use super::{ADMITTED_MAX, AT_ONCE, Caller, Event, HANDLER, NET, RETRY_AFTER, Reply, SimAttempt, World, moment, nanos};
 
 impl World {
     /// The caller decides.
@@ -47,13 +47,12 @@ impl World {
         } else if member.names.is_some() || !accepts {
             Some(Undelivered::NotMine(member.names.map(name)))
         } else if member.admitted() >= ADMITTED_MAX {
-            Some(Undelivered::Busy(None))
+            Some(Undelivered::Busy(Some(RETRY_AFTER)))
         } else {
             None
         };
         if refusal.is_some() {
-            let load = member.admitted() as u64;
-            return self.reply(id, Reply { load, width: None, undelivered: refusal });
+            return self.reply(id, Reply { load: 0, width: None, undelivered: refusal });
         }
         if let Some(key) = key.filter(|_| self.is_owner(key, to)) {
             let hash = self.hash(key);
@@ -98,10 +97,10 @@ impl World {
         let (Some(Reply { load, width, undelivered }), Some(in_flight)) = (request.reply.take(), request.in_flight.take()) else {
             return;
         };
-        if undelivered.as_ref().is_some_and(Undelivered::is_failure) {
-            in_flight.peer().on_failure(now);
-        } else {
-            in_flight.peer().on_answer(now, Some(load));
+        // As in the library: a refusal brings no load.
+        match &undelivered {
+            None => in_flight.peer().on_answer(now, Some(load)),
+            Some(undelivered) => in_flight.peer().on_undelivered(now, undelivered),
         }
         drop(in_flight);
         let Some(undelivered) = undelivered else {
