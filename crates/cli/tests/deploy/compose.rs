@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::{file, is_pinned, listens_at, probes, seconds, settings, strings, takes, text, yaml};
+use crate::{SECRETS, file, is_pinned, listens_at, probes, seconds, settings, stops_within, strings, takes, text, yaml};
 
 fn compose() -> Value {
     let [compose] = <[Value; 1]>::try_from(yaml("compose/compose.yaml")).unwrap();
@@ -47,22 +47,17 @@ fn the_settings_fit_the_services() {
         assert_eq!(get("resilience.sharding.instance.address"), *name, "others reach it by its service's name");
         assert_eq!(get("resilience.sharding.instance.port"), listens_at(&strings(&service["command"])).to_string());
         ids.push(get("resilience.sharding.instance.id"));
-        let drain = seconds(&get("resilience.sharding.policies.publishers.drain_timeout"));
-        assert!(
-            seconds(service["stop_grace_period"].as_str().unwrap()) >= drain + seconds(&get("resilience.sharding.discovery.ttl")) + 2,
-            "{name} is killed while it drains"
-        );
-        for (key, other) in
-            [("discovery.consul.address", "consul:8500"), ("orders.store", "@postgres:5432/app"), ("orders.sink", "nats:4222")]
-        {
-            let key = if key.starts_with("orders") { format!("outbox.{key}") } else { format!("resilience.sharding.{key}") };
-            let value = get(&key);
+        let patience = seconds(service["stop_grace_period"].as_str().unwrap());
+        assert!(patience >= stops_within(&get, "publishers"), "{name} is killed while it drains");
+        assert_eq!(get("resilience.sharding.policies.publishers.discovery.backend"), "outbox", "no server for this alone");
+        for (key, other) in [("outbox.orders.store", "@postgres:5432/app"), ("outbox.orders.sink", "nats:4222")] {
+            let value = get(key);
             assert!(value.ends_with(other), "{key} is {value}");
             let host = other.trim_start_matches('@').split(':').next().unwrap();
             assert!(services[host].is_object(), "there is no service {host}");
         }
         let secret = get("outbox.orders.store_password_file");
-        let secret = secret.strip_prefix("/run/secrets/").unwrap();
+        let secret = secret.strip_prefix(SECRETS).unwrap();
         assert!(strings(&service["secrets"]).contains(&secret) && compose["secrets"][secret]["file"].is_string());
     }
     ids.sort();

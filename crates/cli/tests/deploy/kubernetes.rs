@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use crate::common::{Place, Ran, run};
-use crate::{file, is_pinned, listens_at, probes, python, seconds, settings, strings, takes, yaml};
+use crate::{SECRETS, file, is_pinned, listens_at, probes, python, settings, stops_within, strings, takes, ttl, yaml};
 
 const FILES: [&str; 3] = ["outbox-deployment.yaml", "outbox-statefulset.yaml", "sidecar-deployment.yaml"];
 const INSTANCE: &str = "SHARDWISE__RESILIENCE__SHARDING__INSTANCE__";
 
 pub(crate) struct Manifest {
-    name: &'static str,
+    pub(crate) name: &'static str,
     documents: Vec<Value>,
 }
 
@@ -22,6 +22,11 @@ impl Manifest {
 
     fn read(name: &'static str) -> Self {
         Self { name, documents: yaml(&format!("kubernetes/{name}")) }
+    }
+
+    /// Those of publishers.
+    pub(crate) fn publishers() -> Vec<Self> {
+        FILES.into_iter().filter(|name| name.starts_with("outbox-")).map(Self::read).collect()
     }
 
     /// That of a worker with a sidecar.
@@ -41,7 +46,7 @@ impl Manifest {
         self.of_kind("Deployment").or_else(|| self.of_kind("StatefulSet")).unwrap()
     }
 
-    fn pod(&self) -> &Value {
+    pub(crate) fn pod(&self) -> &Value {
         &self.workload()["spec"]["template"]["spec"]
     }
 
@@ -185,10 +190,9 @@ fn arguments_settings_and_ports_fit_the_program() {
 
         let policy = arguments.iter().position(|argument| *argument == "--policy").map(|at| arguments[at + 1].to_owned());
         let policy = policy.unwrap_or_else(|| get("outbox.orders.policy"));
-        let drain = seconds(&get(&format!("resilience.sharding.policies.{policy}.drain_timeout")));
         let before = container["lifecycle"]["preStop"]["sleep"]["seconds"].as_u64().unwrap_or(0);
         let patience = manifest.pod()["terminationGracePeriodSeconds"].as_u64().unwrap();
-        assert!(patience >= before + drain + seconds(&get("resilience.sharding.discovery.ttl")) + 2, "{name} is killed while it drains");
+        assert!(patience >= before + stops_within(&get, &policy), "{name} is killed while it drains");
 
         for probe in ["startupProbe", "livenessProbe", "readinessProbe"].map(|probe| &container[probe]) {
             if let Some(http) = probe.get("httpGet") {
@@ -208,9 +212,33 @@ fn arguments_settings_and_ports_fit_the_program() {
             assert!(container[probe].to_string().contains("/livez"), "{name}: whoever is not ready is not restarted for it: {probe}");
         }
         let starts = |what: &str| container["startupProbe"][what].as_u64().unwrap();
-        let ttl = seconds(&get("resilience.sharding.discovery.ttl"));
-        assert!(starts("periodSeconds") * starts("failureThreshold") > ttl + 5, "{name}: a former self is waited for");
+        assert!(starts("periodSeconds") * starts("failureThreshold") > ttl(&get, &policy) + 5, "{name}: a former self is waited for");
     }
+}
+
+/// They need no other server than those of their outbox; a worker with a sidecar has none, and its manifest shows etcd.
+#[test]
+fn publishers_meet_in_their_outbox_with_the_password_that_is_mounted() {
+    for manifest in Manifest::publishers() {
+        let (name, get) = (manifest.name, settings(manifest.settings(), &[]));
+        let policy = get("outbox.orders.policy");
+        assert_eq!(get(&format!("resilience.sharding.policies.{policy}.discovery.backend")), "outbox", "{name}");
+        let password = get("outbox.orders.store_password_file");
+        let mounts = manifest.ours()["volumeMounts"].as_array().unwrap();
+        let mount = mounts.iter().find(|mount| mount["name"] == "secrets").unwrap()["mountPath"].as_str().unwrap();
+        let key =
+            password.strip_prefix(mount).and_then(|rest| rest.strip_prefix('/')).unwrap_or_else(|| panic!("{name} mounts no {password}"));
+        assert!(mount.starts_with(SECRETS), "{name}");
+        let volume = manifest.pod()["volumes"].as_array().unwrap().iter().find(|volume| volume["name"] == "secrets").unwrap();
+        // The files are root's; `fsGroup` is the group.
+        assert_eq!(volume["secret"]["defaultMode"], 0o440, "{name}: the publisher's group reads it, and nobody else");
+        let page = std::fs::read_to_string(file("../docs/howto/kubernetes.md")).unwrap();
+        let secret = volume["secret"]["secretName"].as_str().unwrap();
+        let made = format!("kubectl create secret generic {secret} --from-file={key}\n");
+        assert!(page.contains(&made), "{name}: the page has no {made}");
+    }
+    let get = settings(Manifest::sidecar().settings(), &[]);
+    assert_eq!(get("resilience.sharding.policies.my_custom_workers.discovery.backend"), "etcd");
 }
 
 /// An ordinary container is stopped at the same moment as the worker, which must end while it still owns its keys. A publisher runs in

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use shardwise_testkit::{Consul, Nats, NatsOptions, Postgres};
+use shardwise_testkit::{Nats, NatsOptions, Postgres};
 use tokio::runtime::Runtime;
 
 use crate::common::process::Process;
@@ -31,14 +31,13 @@ impl Network {
 #[test]
 fn the_demo_of_compose_publishes_what_its_writer_writes() {
     let runtime = Runtime::new().unwrap();
-    let (consul, nats, database) = runtime.block_on(async {
+    let (nats, database) = runtime.block_on(async {
         let nats = Nats::start(NatsOptions::default()).await.unwrap();
-        (Consul::single().await.unwrap(), nats, Postgres::shared().await.unwrap().database().await.unwrap())
+        (nats, Postgres::shared().await.unwrap().database().await.unwrap())
     });
     let place = Place::with_settings(&text("compose/settings.toml"));
     place.write("password", text("compose/postgres.password"));
     let network = Network(vec![
-        ("SHARDWISE__RESILIENCE__SHARDING__DISCOVERY__CONSUL__ADDRESS", consul.address()),
         ("SHARDWISE__OUTBOX__ORDERS__STORE", database.url()),
         ("SHARDWISE__OUTBOX__ORDERS__STORE_PASSWORD_FILE", "password".into()),
         ("SHARDWISE__OUTBOX__ORDERS__SINK", format!("nats://{}", nats.socket_addr())),
@@ -50,6 +49,12 @@ fn the_demo_of_compose_publishes_what_its_writer_writes() {
     let mut workers = ["worker-1", "worker-2", "worker-3"].map(|name| Process::start(network.command(&place, &compose["services"][name])));
     let write = || runtime.block_on(database.execute(&text("compose/write.sql"))).unwrap();
     let status = || crate::run(network.command(&place, &json!({"command": ["outbox", "status", "--json"]})), b"").json();
+    let members = json!({"command": ["members", "--policy", "publishers", "--json"]});
+    eventually("they have met in the database", PATIENCE, || {
+        let ran = crate::run(network.command(&place, &members), b"");
+        let group: Value = serde_json::from_slice(&ran.out).ok()?;
+        (group["members"].as_array()?.len() == 3).then_some(())
+    });
     write();
     write();
     eventually("everything is delivered", PATIENCE, || (status()["pending"] == 0).then_some(()));

@@ -58,9 +58,24 @@ fn takes(arguments: &[&str]) {
     assert!(ran.code == Some(0) && ran.text().contains("Usage: shardwise"), "{arguments:?}: {ran:?}");
 }
 
+/// Where containers have their secrets.
+const SECRETS: &str = "/run/secrets/";
+
+/// The settings, with the secrets that they name below this place, which get this content.
+fn with_secrets(place: &Place, content: &str, secret: &str) -> String {
+    let here = place.path("secrets").display().to_string();
+    for name in content.split(&format!("\"{SECRETS}")).skip(1).map(|rest| rest.split('"').next().unwrap()) {
+        std::fs::create_dir_all(place.path("secrets").join(name).parent().unwrap()).unwrap();
+        place.write(&format!("secrets/{name}"), secret);
+    }
+    content.replace(&format!("\"{SECRETS}"), &format!("\"{here}/"))
+}
+
 /// Checks that our loader accepts these settings with these variables; returns the effective values.
 fn settings(content: &str, variables: &[(&str, &str)]) -> impl Fn(&str) -> String + use<> {
-    let place = Place::with_settings(content);
+    let place = Place::empty();
+    place.write("settings.toml", with_secrets(&place, content, "a password"));
+    let here = format!("{}/", place.path("secrets").display());
     let mut command = place.command(&["settings", "--json"]);
     command.envs(variables.iter().copied());
     let ran = run(command, b"");
@@ -68,8 +83,18 @@ fn settings(content: &str, variables: &[(&str, &str)]) -> impl Fn(&str) -> Strin
     let rows = ran.json();
     move |key| {
         let row = rows.as_array().unwrap().iter().find(|row| row["key"] == key);
-        row.unwrap_or_else(|| panic!("{key} is not set"))["value"].as_str().unwrap().to_owned()
+        row.unwrap_or_else(|| panic!("{key} is not set"))["value"].as_str().unwrap().replace(&here, SECRETS)
     }
+}
+
+/// How long a stop may take by these settings: the policy's `drain_timeout`, one TTL and 2 s to deregister.
+fn stops_within(get: &impl Fn(&str) -> String, policy: &str) -> u64 {
+    seconds(&get(&format!("resilience.sharding.policies.{policy}.drain_timeout"))) + ttl(get, policy) + 2
+}
+
+/// The policy's TTL in seconds, its own or that of all policies.
+fn ttl(get: &impl Fn(&str) -> String, policy: &str) -> u64 {
+    seconds(&get(&format!("resilience.sharding.policies.{policy}.discovery.ttl")))
 }
 
 /// Seconds of `30s`.
