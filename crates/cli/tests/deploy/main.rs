@@ -15,6 +15,7 @@ mod live;
 mod notes;
 mod pods;
 mod prometheus;
+mod publishers;
 mod systemd;
 
 use std::path::{Path, PathBuf};
