@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::error::Error as _;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -15,12 +16,13 @@ use bytes::Bytes;
 use secrecy::ExposeSecret as _;
 use shardwise_discovery::nats::UserCredentials;
 use shardwise_discovery::one_line;
-use shardwise_discovery::tls::SystemTrust;
+use shardwise_discovery::tls::{ConnectFailure, SystemTrust};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::answers::AnswerLog;
 use crate::bucket::BucketState;
+use crate::certificates;
 use crate::dial::DialSettings;
 use crate::error::{Failure, NatsResult};
 use crate::jetstream::says_unready;
@@ -120,7 +122,10 @@ impl BucketConnection {
         let limit = GREETING_LIMIT.saturating_mul(servers.saturating_add(1)).min(ANSWER_LIMIT * 2);
         let client = match timeout(limit, options.connect(dial.servers_from(first))).await {
             Ok(Ok(client)) => client,
-            Ok(Err(error)) => return Err(unconnected(&error)),
+            Ok(Err(error)) => {
+                let refusal = if certificates::may_be_refused(&error) { certificates::refusal(dial, first).await } else { None };
+                return Err(refusal.map_or_else(|| unconnected(&error), |why| Failure::ClientCertificate { why }));
+            }
             Err(_) => return Err(Failure::TimedOut { after: limit }),
         };
         established.store(true, Ordering::Relaxed);
@@ -251,14 +256,18 @@ fn unconnected(error: &ConnectError) -> Failure {
         ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication => Failure::Credentials,
         ConnectErrorKind::Tls => Failure::Tls { why },
         // What rustls refuses arrives as an error of the connection.
-        ConnectErrorKind::Io if is_of_tls(error) => Failure::Tls { why },
+        ConnectErrorKind::Io => match io_of(error).map(|io| (io.kind(), ConnectFailure::of_io(io))) {
+            Some((_, ConnectFailure::ClientCertificate(why))) => Failure::ClientCertificate { why },
+            Some((io::ErrorKind::InvalidData, _)) => Failure::Tls { why },
+            _ => Failure::Unreachable { why },
+        },
         _ => Failure::Unreachable { why },
     }
 }
 
-fn is_of_tls(error: &ConnectError) -> bool {
-    let io = error.source().and_then(|source| source.downcast_ref::<std::io::Error>());
-    io.is_some_and(|io| io.kind() == std::io::ErrorKind::InvalidData)
+/// The failure of the connection itself.
+pub(crate) fn io_of(error: &ConnectError) -> Option<&io::Error> {
+    error.source().and_then(|source| source.downcast_ref())
 }
 
 fn unanswered(error: &RequestError) -> Failure {

@@ -22,6 +22,11 @@ pub(crate) enum Failure {
     #[error("TLS fails: {why}; check discovery.nats.urls, discovery.nats.ca_file and the server's certificate")]
     Tls { why: String },
     #[error(
+        "the server demands a client certificate that it accepts ({why}); set discovery.nats.cert_file and discovery.nats.key_file to one \
+         whose CA the server trusts"
+    )]
+    ClientCertificate { why: String },
+    #[error(
         "the server refuses the credentials; check discovery.nats.username and discovery.nats.password, or discovery.nats.token, or \
          discovery.nats.creds_file, or discovery.nats.cert_file"
     )]
@@ -86,7 +91,7 @@ fn at(address: Option<&Address>) -> String {
 impl Failure {
     fn kind(&self) -> ErrorKind {
         match self {
-            Self::Credentials | Self::Forbidden { .. } => ErrorKind::Denied,
+            Self::Credentials | Self::ClientCertificate { .. } | Self::Forbidden { .. } => ErrorKind::Denied,
             Self::Unreachable { .. }
             | Self::Broken
             | Self::NotReady { .. }

@@ -5,10 +5,12 @@ mod common;
 use std::time::Instant;
 
 use async_nats::jetstream::stream::{Config, DiscardPolicy, StorageType};
-use common::{PACE, REPORTED_WITHIN, assert_message, backend, bucket, config, group, lasting, open, registration, shared};
+use common::{
+    PACE, REPORTED_WITHIN, assert_message, backend, bucket, config, group, lasting, open, refused_for_good, registration, shared,
+};
 use shardwise_backend_nats::{NatsBackend, NatsBackendConfig, SyncInterval};
 use shardwise_discovery::{Claims, Clock, Discovery, ErrorKind};
-use shardwise_testkit::{Authority, Nats, NatsCluster, NatsOptions, Port};
+use shardwise_testkit::{Authority, CertIdentity, Nats, NatsCluster, NatsOptions, Port};
 
 type Change = fn(Config) -> Config;
 
@@ -51,6 +53,35 @@ async fn certificates_are_checked() {
     let missing = NatsBackendConfig { ca_file: Some("not there.pem".into()), ..config(&[server.address()], "b") };
     let error = open(&missing).members(&group()).await.unwrap_err();
     assert_message(&error, &ErrorKind::Misconfigured, begun, &["discovery.nats.ca_file", "not there.pem"]);
+}
+
+/// A refused one was reported as a failure of the server's certificate.
+#[tokio::test]
+async fn a_client_certificate_is_shown_and_the_message_names_one_that_is_refused() {
+    let (authority, other) = (Authority::new().unwrap(), Authority::new().unwrap());
+    for options in [NatsOptions::default(), NatsOptions::default().newest()] {
+        let server = Nats::start(options.with_mutual_tls(&authority.server().unwrap())).await.unwrap();
+        let with = |identity: Option<&CertIdentity>| NatsBackendConfig {
+            ca_file: Some(authority.file()),
+            cert_file: identity.map(CertIdentity::certificate),
+            key_file: identity.map(CertIdentity::key),
+            ..config(&[server.address()], "b")
+        };
+        let worker = open(&with(Some(&authority.client("worker").unwrap())));
+        worker.register(&lasting("a", 1)).await.unwrap();
+        common::view_of(&mut worker.watch(&group(), PACE), &["a"]).await;
+        for refused in [None, Some(other.client("worker").unwrap()), Some(authority.expired().unwrap())] {
+            let (begun, error) = refused_for_good(&with(refused.as_ref())).await;
+            let names = ["a client certificate that it accepts", "discovery.nats.cert_file", "discovery.nats.key_file"];
+            assert_message(&error, &ErrorKind::Denied, begun, &names);
+            assert!(!error.to_string().contains("ca_file") && !error.to_string().contains("urls"), "{error}");
+        }
+        // One whose own authority the worker does not know is not the client's fault.
+        let astray = NatsBackendConfig { ca_file: Some(other.file()), ..with(Some(&authority.client("worker").unwrap())) };
+        let (begun, error) = refused_for_good(&astray).await;
+        assert_message(&error, &ErrorKind::Misconfigured, begun, &["TLS fails", "discovery.nats.ca_file"]);
+        assert!(!error.to_string().contains("cert_file"), "{error}");
+    }
 }
 
 #[tokio::test]

@@ -23,7 +23,10 @@ pub(crate) enum Failure {
     OnlyTls { place: String, setting: &'static str },
     #[error("the certificate of {place} {why}; {advice}")]
     Certificate { place: String, why: String, advice: String },
-    #[error("{place} does not accept this client's certificate ({why}); check discovery.valkey.cert_file and discovery.valkey.key_file")]
+    #[error(
+        "{place} demands a client certificate that it accepts ({why}); set discovery.valkey.cert_file and discovery.valkey.key_file to one \
+         whose CA the server trusts"
+    )]
     ClientCertificate { place: String, why: String },
     #[error("no TLS with {place}: {why}; check {setting} and discovery.valkey.ca_file")]
     Handshake { place: String, setting: &'static str, why: String },

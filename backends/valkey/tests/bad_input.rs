@@ -4,11 +4,13 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{REPORTED_WITHIN, assert_message, backend, group, key, lasting, next_error, open, registration, valkey, view_of};
+use common::{
+    REPORTED_WITHIN, assert_message, backend, group, key, lasting, next_error, open, refused_for_good, registration, valkey, view_of,
+};
 use shardwise_backend_valkey::ValkeyConfig;
 use shardwise_core::ClaimName;
 use shardwise_discovery::{Discovery, ErrorKind, Notes};
-use shardwise_testkit::{Authority, Port, Redis, RedisOptions};
+use shardwise_testkit::{Authority, CertIdentity, Port, Redis, RedisOptions};
 use tokio::net::TcpListener;
 
 #[tokio::test]
@@ -92,6 +94,30 @@ async fn tls_works_and_each_way_of_not_working_is_named() {
         let begun = Instant::now();
         let error = open(&config).members(&group()).await.unwrap_err();
         assert_message(&error, &ErrorKind::Misconfigured, begun, names);
+    }
+}
+
+/// A refused one was retried as a lost connection.
+#[tokio::test]
+async fn a_client_certificate_is_shown_and_the_message_names_one_that_is_refused() {
+    let (authority, other) = (Authority::new().unwrap(), Authority::new().unwrap());
+    for options in [RedisOptions::default(), RedisOptions::default().valkey()] {
+        let server = Redis::start(options.with_mutual_tls(&authority.server().unwrap())).await.unwrap();
+        let with = |identity: Option<&CertIdentity>| ValkeyConfig {
+            ca_file: Some(authority.file()),
+            cert_file: identity.map(CertIdentity::certificate),
+            key_file: identity.map(CertIdentity::key),
+            ..ValkeyConfig::new(server.address())
+        };
+        let worker = open(&with(Some(&authority.client("worker").unwrap())));
+        worker.register(&lasting("a", 1)).await.unwrap();
+        view_of(&mut worker.watch(&group(), common::PACE), &["a"]).await;
+        for refused in [None, Some(other.client("worker").unwrap()), Some(authority.expired().unwrap())] {
+            let (begun, error) = refused_for_good(&with(refused.as_ref())).await;
+            let names = ["a client certificate that it accepts", "discovery.valkey.cert_file", "discovery.valkey.key_file"];
+            assert_message(&error, &ErrorKind::Denied, begun, &names);
+            assert!(!error.to_string().contains("ca_file") && !error.to_string().contains("url"), "{error}");
+        }
     }
 }
 

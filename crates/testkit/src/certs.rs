@@ -33,6 +33,13 @@ pub struct CertIdentity {
     name: String,
 }
 
+/// The certificate of a server, and whether it demands one of its clients that the same authority has signed.
+#[derive(Clone, Debug)]
+pub(crate) struct ServerTls {
+    pub(crate) identity: CertIdentity,
+    pub(crate) demands_certificates: bool,
+}
+
 impl Authority {
     /// A new authority, trusted only by programs that are configured to trust it.
     pub fn new() -> Result<Self> {

@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 
-use crate::certs::CertIdentity;
+use crate::certs::{CertIdentity, ServerTls};
 use crate::error::{Error, Result};
 use crate::folder;
 use crate::ports::Port;
@@ -20,7 +20,7 @@ use crate::servers::{self, REDIS, VALKEY};
 pub struct RedisOptions {
     is_valkey: bool,
     password: Option<String>,
-    tls: Option<CertIdentity>,
+    tls: Option<ServerTls>,
     settings: Vec<(String, String)>,
 }
 
@@ -48,7 +48,14 @@ impl RedisOptions {
     /// Clients and replicas only with TLS, with this certificate and its authority. A second port without TLS is the kit's own.
     #[must_use]
     pub fn with_tls(mut self, identity: &CertIdentity) -> Self {
-        self.tls = Some(identity.clone());
+        self.tls = Some(ServerTls { identity: identity.clone(), demands_certificates: false });
+        self
+    }
+
+    /// The same, and only with a certificate that the same authority has signed; so do the Sentinels of such a primary.
+    #[must_use]
+    pub fn with_mutual_tls(mut self, identity: &CertIdentity) -> Self {
+        self.tls = Some(ServerTls { identity: identity.clone(), demands_certificates: true });
         self
     }
 
@@ -69,7 +76,7 @@ impl RedisOptions {
             ("save", String::new()),
         ];
         set.push(("port", plain_port.unwrap_or(port).to_string()));
-        set.extend(self.tls.iter().flat_map(|identity| tls_settings(identity, port)));
+        set.extend(self.tls.iter().flat_map(|tls| tls_settings(tls, port)));
         set.extend(self.password.clone().map(|password| ("requirepass", password)));
         let own = self.settings.iter().map(|(name, value)| (name.as_str(), value.clone()));
         // A value of several words is several arguments.
@@ -79,10 +86,11 @@ impl RedisOptions {
 }
 
 /// The settings of a server or a Sentinel with TLS at that port, and with TLS to others.
-pub(crate) fn tls_settings(identity: &CertIdentity, port: u16) -> [(&'static str, String); 6] {
+pub(crate) fn tls_settings(tls: &ServerTls, port: u16) -> [(&'static str, String); 6] {
+    let ServerTls { identity, demands_certificates } = tls;
     [
         ("tls-port", port.to_string()),
-        ("tls-auth-clients", "no".to_owned()),
+        ("tls-auth-clients", (if *demands_certificates { "yes" } else { "no" }).to_owned()),
         ("tls-replication", "yes".to_owned()),
         ("tls-cert-file", identity.certificate().display().to_string()),
         ("tls-key-file", identity.key().display().to_string()),
@@ -124,8 +132,8 @@ impl Redis {
         self.plain_port.as_ref().map_or_else(|| self.socket_addr(), Port::address)
     }
 
-    /// The certificate that clients see, if they need TLS.
-    pub(crate) fn tls(&self) -> Option<&CertIdentity> {
+    /// The certificate that clients see, and whether they need one, if they need TLS.
+    pub(crate) fn tls(&self) -> Option<&ServerTls> {
         self.options.tls.as_ref()
     }
 

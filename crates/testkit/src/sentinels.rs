@@ -48,7 +48,7 @@ server!(Sentinel);
 
 impl Sentinels {
     /// So many Sentinels, a majority of which makes a failover; ready when all know each other and so many replicas of the primary. They
-    /// speak TLS if it does, with its certificate.
+    /// speak TLS if it does, with its certificate, and demand certificates of clients if it does.
     pub async fn start(count: usize, primary: &Redis, replicas: usize) -> Result<Self> {
         Self::launch(count, primary, replicas, None).await
     }
@@ -114,7 +114,7 @@ impl Sentinel {
             count / 2 + 1
         );
         // Writing to a text does not fail.
-        for (name, value) in tls.iter().flat_map(|identity| tls_settings(identity, port.number())) {
+        for (name, value) in tls.iter().flat_map(|tls| tls_settings(tls, port.number())) {
             let _ = writeln!(text, "{name} {value}");
         }
         if let Some(SentinelPasswords { servers, sentinels }) = passwords {

@@ -97,6 +97,17 @@ pub(crate) async fn next_error(stream: &mut WatchStream) -> Error {
     conformance::next_error(stream, PATIENCE).await
 }
 
+/// The error of the first call that fails for good, and when that call began. On a busy machine earlier ones may fail for another reason.
+pub(crate) async fn refused_for_good(config: &ValkeyConfig) -> (Instant, Error) {
+    let backend = open(config);
+    eventually("a call fails for good", async || {
+        let begun = Instant::now();
+        let error = backend.members(&group()).await.unwrap_err();
+        (!error.is_retryable()).then_some((begun, error))
+    })
+    .await
+}
+
 /// That a call failed for good, in time, in one line that names all this.
 pub(crate) fn assert_message(error: &Error, kind: &ErrorKind, begun: Instant, names: &[&str]) {
     let said = error.to_string();

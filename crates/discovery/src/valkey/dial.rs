@@ -78,13 +78,36 @@ pub async fn dial(
     match MultiplexedConnection::new_with_config(info, stream, config).await {
         Ok((redis, driver)) => Ok((redis, AbortOnDropHandle::new(tokio::spawn(driver)))),
         Err(error) => {
-            // A server that is just starting or stopping hangs up as well.
-            let hung_up = error.code().is_none() && error.kind() != redis::ErrorKind::AuthenticationFailed;
-            if hung_up && !address.tls && speaks_tls(address).await {
+            if !address.tls && has_hung_up(&error) && speaks_tls(address).await {
                 return Err(DialFailure::OnlyTls);
             }
-            Err(DialFailure::Login(error))
+            let refusal = certificate_refusal(&error, address, files).await;
+            Err(refusal.map_or(DialFailure::Login(error), |why| ConnectFailure::ClientCertificate(why).into()))
         }
+    }
+}
+
+/// Whether the server closed the connection. One that is just starting or stopping does so as well.
+fn has_hung_up(error: &RedisError) -> bool {
+    error.code().is_none() && error.kind() != redis::ErrorKind::AuthenticationFailed
+}
+
+/// What the server says against this client's certificate, if that is why a connection failed. With TLS 1.3 it says so when the handshake
+/// seems to be over, and hangs up: what is written then may fail before that is read. So another connection is made, over which nothing is
+/// written.
+pub(super) async fn certificate_refusal(error: &RedisError, address: &ValkeyAddress, files: &TlsFiles) -> Option<String> {
+    if !address.tls || !has_hung_up(error) {
+        return None;
+    }
+    let look = async {
+        match connect(address, files, PROBE_LIMIT).await {
+            Ok(mut stream) => stream.read_u8().await.err().map(|error| ConnectFailure::of_io(&error)),
+            Err(failure) => Some(failure),
+        }
+    };
+    match timeout(PROBE_LIMIT, look).await {
+        Ok(Some(ConnectFailure::ClientCertificate(why))) => Some(why),
+        _ => None,
     }
 }
 

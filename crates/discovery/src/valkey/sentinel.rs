@@ -9,9 +9,10 @@ use futures::stream::FuturesUnordered;
 use redis::{AsyncConnectionConfig, RedisError};
 use tokio::time::timeout;
 
+use super::dial::certificate_refusal;
 use super::{DialFailure, Login, ValkeyAddress, dial};
 use crate::one_line;
-use crate::tls::TlsFiles;
+use crate::tls::{ConnectFailure, TlsFiles};
 
 /// How long one Sentinel may take to answer.
 const ASK_LIMIT: Duration = Duration::from_secs(1);
@@ -94,7 +95,16 @@ impl SentinelTarget {
         let (mut redis, _driver) = dialled.map_err(SentinelFailure::Dial)?;
         let mut question = redis::cmd("SENTINEL");
         question.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.master_name);
-        let answer: Option<Vec<String>> = question.query_async(&mut redis).await.map_err(SentinelFailure::Refused)?;
+        let answer: Option<Vec<String>> = match question.query_async(&mut redis).await {
+            Ok(answer) => answer,
+            // Without a login this is the first that was sent.
+            Err(error) => {
+                return Err(match certificate_refusal(&error, sentinel, files).await {
+                    Some(why) => SentinelFailure::Dial(ConnectFailure::ClientCertificate(why).into()),
+                    None => SentinelFailure::Refused(error),
+                });
+            }
+        };
         let answer = answer.ok_or(SentinelFailure::UnknownMaster)?;
         let address = match answer.as_slice() {
             [host, port] => port.parse().ok().map(|port| ValkeyAddress { tls: self.tls, host: host.clone(), port }),

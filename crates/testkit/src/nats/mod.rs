@@ -12,7 +12,7 @@ use serde_json::json;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 
-use crate::certs::CertIdentity;
+use crate::certs::{CertIdentity, ServerTls};
 use crate::error::{Error, Result};
 use crate::folder;
 use crate::http;
@@ -31,7 +31,7 @@ const CONFIGURATION: &str = "nats.conf";
 #[derive(Clone, Debug, Default)]
 pub struct NatsOptions {
     user: Option<(String, String)>,
-    tls: Option<CertIdentity>,
+    tls: Option<ServerTls>,
     settings: Vec<String>,
     newest: bool,
     durable: bool,
@@ -73,7 +73,14 @@ impl NatsOptions {
     /// Only with TLS, with this certificate.
     #[must_use]
     pub fn with_tls(mut self, identity: &CertIdentity) -> Self {
-        self.tls = Some(identity.clone());
+        self.tls = Some(ServerTls { identity: identity.clone(), demands_certificates: false });
+        self
+    }
+
+    /// The same, and only with a certificate that the same authority has signed.
+    #[must_use]
+    pub fn with_mutual_tls(mut self, identity: &CertIdentity) -> Self {
+        self.tls = Some(ServerTls { identity: identity.clone(), demands_certificates: true });
         self
     }
 
@@ -111,9 +118,14 @@ impl NatsOptions {
         if let Some((user, password)) = &self.user {
             let _ = writeln!(text, "authorization {{ user: {user:?}, password: {password:?} }}");
         }
-        if let Some(identity) = &self.tls {
+        if let Some(ServerTls { identity, demands_certificates }) = &self.tls {
             let (certificate, key) = (identity.certificate().display().to_string(), identity.key().display().to_string());
-            let _ = writeln!(text, "tls {{ cert_file: {certificate:?}, key_file: {key:?} }}");
+            let clients = if *demands_certificates {
+                format!(", ca_file: {:?}, verify: true", identity.authority().display().to_string())
+            } else {
+                String::new()
+            };
+            let _ = writeln!(text, "tls {{ cert_file: {certificate:?}, key_file: {key:?}{clients} }}");
         }
         for line in &self.settings {
             let _ = writeln!(text, "{line}");
