@@ -53,12 +53,17 @@ impl LiveConnection {
             Ok(())
         };
         // Messages of channels need RESP3. Callers have limits for their whole call.
-        let info = login.connection_info().set_skip_set_lib_name().set_protocol(ProtocolVersion::RESP3);
+        // The database is chosen below, because the client library hides why a server refuses one.
+        let info = login.connection_info().set_db(0).set_skip_set_lib_name().set_protocol(ProtocolVersion::RESP3);
         let config = AsyncConnectionConfig::new().set_response_timeout(None).set_push_sender(pushed);
         let (mut redis, task) = dial(address, files, &info, config, TLS_LIMIT).await.map_err(|failure| meaning_of(failure, &context))?;
         let info: String = redis::cmd("INFO").query_async(&mut redis).await.map_err(|error| context.meaning(&error))?;
         let facts = ServerFacts::read(&info);
         facts.check(&context)?;
+        if login.database != 0 {
+            let chosen = redis::cmd("SELECT").arg(login.database).exec_async(&mut redis).await;
+            chosen.map_err(|error| context.meaning_for_database(login.database, &error))?;
+        }
         let (subscribing, is_broken) = (tokio::sync::Mutex::new(()), AtomicBool::new(false));
         Ok(Self { redis, router, subscribing, context, origin: Mutex::new(facts.origin), is_broken, task })
     }

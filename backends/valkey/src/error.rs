@@ -30,6 +30,8 @@ pub(crate) enum Failure {
     ClientCertificate { place: String, why: String },
     #[error("no TLS with {place}: {why}; check {setting} and discovery.valkey.ca_file")]
     Handshake { place: String, setting: &'static str, why: String },
+    #[error("{place} has no database {database} ({why}); set discovery.valkey.database to one that it has, or raise its setting databases")]
+    NoDatabase { place: String, database: u16, why: String },
     #[error("{place} does not answer as Valkey and Redis do ({why}); check {setting}")]
     NotValkey { place: String, setting: &'static str, why: String },
     #[error("{place} does not accept {user} with this password; check discovery.valkey.{of}username and discovery.valkey.{of}password")]
@@ -38,6 +40,8 @@ pub(crate) enum Failure {
     NoCredentials { place: String, of: &'static str },
     #[error("{place} refuses {user} a right ({why}); run: {grant}")]
     Forbidden { place: String, user: String, why: String, grant: String },
+    #[error("{place} refuses {user} the database {database} ({why}); run: {grant}, or remove discovery.valkey.database")]
+    DatabaseForbidden { place: String, user: String, database: u16, why: String, grant: String },
     #[error("{place} is a Sentinel; name it in discovery.valkey.sentinels instead of discovery.valkey.url, and set master_name")]
     IsSentinel { place: String },
     #[error("{place} is a node of a Cluster, which this backend does not support; name a server that is in none, or Sentinels")]
@@ -92,9 +96,11 @@ fn at(address: Option<&Address>) -> String {
 impl Failure {
     fn kind(&self) -> ErrorKind {
         match self {
-            Self::Credentials { .. } | Self::NoCredentials { .. } | Self::Forbidden { .. } | Self::ClientCertificate { .. } => {
-                ErrorKind::Denied
-            }
+            Self::Credentials { .. }
+            | Self::NoCredentials { .. }
+            | Self::Forbidden { .. }
+            | Self::DatabaseForbidden { .. }
+            | Self::ClientCertificate { .. } => ErrorKind::Denied,
             Self::Unreachable { .. }
             | Self::Broken { .. }
             | Self::NotPrimary { .. }
@@ -195,6 +201,19 @@ impl ServerContext {
             // A script is stopped at the write that finds the server a replica.
             "ERR" if why.contains("READONLY") => self.no_primary(),
             _ => Failure::Refused { place, why: format!("{code} {why}") },
+        }
+    }
+
+    /// The meaning of an error when the database is chosen.
+    pub(crate) fn meaning_for_database(&self, database: u16, error: &RedisError) -> Failure {
+        let (place, why) = (self.place.clone(), one_line(error.detail().unwrap_or_default()));
+        match error.code() {
+            Some("ERR") => Failure::NoDatabase { place, database, why },
+            Some("NOPERM") => {
+                let grant = format!("ACL SETUSER {} +select", self.username.as_deref().unwrap_or("default"));
+                Failure::DatabaseForbidden { place, user: self.user(), database, why, grant }
+            }
+            _ => self.meaning(error),
         }
     }
 

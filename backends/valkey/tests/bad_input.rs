@@ -121,6 +121,22 @@ async fn a_client_certificate_is_shown_and_the_message_names_one_that_is_refused
     }
 }
 
+/// The client library hides why a server refuses a database.
+#[tokio::test]
+async fn a_database_that_is_not_there_is_named() {
+    for server in [valkey().await, Redis::start(RedisOptions::default()).await.unwrap()] {
+        let (begun, absent) = (Instant::now(), open(&ValkeyConfig { database: 99, ..ValkeyConfig::new(server.address()) }));
+        let error = absent.register(&registration("a", 1)).await.unwrap_err();
+        assert_message(&error, &ErrorKind::Misconfigured, begun, &["no database 99", "out of range", "discovery.valkey.database"]);
+        let in_watch = next_error(&mut absent.watch(&group(), common::PACE)).await;
+        assert_eq!(in_watch.kind(), error.kind(), "a watch says so too");
+    }
+    let cluster = Redis::start(RedisOptions::default().valkey().with_setting("cluster-enabled", "yes")).await.unwrap();
+    let begun = Instant::now();
+    let error = open(&ValkeyConfig { database: 1, ..ValkeyConfig::new(cluster.address()) }).members(&group()).await.unwrap_err();
+    assert_message(&error, &ErrorKind::Misconfigured, begun, &["node of a Cluster"]);
+}
+
 #[tokio::test]
 async fn servers_that_will_not_do_are_refused_by_name() {
     let primary = valkey().await;

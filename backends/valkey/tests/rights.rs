@@ -96,3 +96,22 @@ async fn each_right_that_is_missing_is_answered_with_the_command_that_grants_it(
         everything(&as_worker(&server), 999).await.unwrap();
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_database_needs_a_right_more() {
+    for server in [valkey().await, Redis::start(RedisOptions::default()).await.unwrap()] {
+        set_user(&server, &documented()).await;
+        let config = ValkeyConfig {
+            username: Some("worker".into()),
+            password: Some("password".into()),
+            database: 3,
+            ..ValkeyConfig::new(server.address())
+        };
+        let (begun, worker) = (Instant::now(), open(&config));
+        let error = worker.members(&group()).await.unwrap_err();
+        let names = ["user \"worker\"", "the database 3", "ACL SETUSER worker +select", "discovery.valkey.database"];
+        assert_message(&error, &ErrorKind::Denied, begun, &names);
+        server.command(&["ACL", "SETUSER", "worker", "+select"]).await.unwrap();
+        everything(&worker, 1).await.unwrap();
+    }
+}
