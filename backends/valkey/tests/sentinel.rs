@@ -6,32 +6,62 @@ mod common;
 
 use std::time::Instant;
 
-use common::{Fleet, PACE, Watching, assert_message, eventually, group, lasting, open, registration};
+use common::{Fleet, PACE, Watching, assert_message, eventually, group, lasting, open, refused_for_good, registration};
 use shardwise_backend_valkey::ValkeyConfig;
 use shardwise_core::ClaimName;
 use shardwise_discovery::{Discovery, ErrorKind, Notes, WriteOutcome};
-use shardwise_testkit::{Redis, RedisOptions, Sentinels};
+use shardwise_testkit::{Authority, Redis, RedisOptions, Sentinels};
+
+const SERVER_PASSWORD: &str = "hush-3f9c";
+const SENTINEL_PASSWORD: &str = "hush-77aa";
 
 /// The servers: the first is the primary at the beginning.
 struct Stage {
     servers: Vec<Redis>,
     sentinels: Sentinels,
+    /// Who signed the certificates, if servers and Sentinels demand those and passwords.
+    authority: Option<Authority>,
+}
+
+/// A primary and two replicas of it.
+async fn servers(options: RedisOptions) -> Vec<Redis> {
+    let options = options.with_setting("repl-diskless-sync-delay", "0");
+    let mut servers = vec![Redis::start(options.clone()).await.unwrap()];
+    let primary = servers[0].socket_addr();
+    for _ in 0..2 {
+        servers.push(Redis::start(options.clone().replica_of(primary)).await.unwrap());
+    }
+    servers
 }
 
 impl Stage {
     async fn new() -> Self {
-        let options = || RedisOptions::default().with_setting("repl-diskless-sync-delay", "0");
-        let mut servers = vec![Redis::start(options()).await.unwrap()];
-        let primary = servers[0].socket_addr();
-        for _ in 0..2 {
-            servers.push(Redis::start(options().replica_of(primary)).await.unwrap());
-        }
+        let servers = servers(RedisOptions::default()).await;
         let sentinels = Sentinels::start(3, &servers[0], 2).await.unwrap();
-        Self { servers, sentinels }
+        Self { servers, sentinels, authority: None }
+    }
+
+    /// The servers have one password, the Sentinels another; all speak TLS and demand certificates of clients.
+    async fn guarded(options: RedisOptions) -> Self {
+        let authority = Authority::new().unwrap();
+        let options = options.with_mutual_tls(&authority.server().unwrap()).with_password(SERVER_PASSWORD);
+        let servers = servers(options.with_setting("masterauth", SERVER_PASSWORD)).await;
+        let sentinels = Sentinels::start_guarded(3, &servers[0], 2, SERVER_PASSWORD, SENTINEL_PASSWORD).await.unwrap();
+        Self { servers, sentinels, authority: Some(authority) }
     }
 
     fn config(&self) -> ValkeyConfig {
-        ValkeyConfig::with_sentinels(self.sentinels.addresses(), "main")
+        let open_to_all = ValkeyConfig::with_sentinels(self.sentinels.addresses(), "main");
+        let Some(authority) = &self.authority else { return open_to_all };
+        let identity = authority.client("worker").unwrap();
+        ValkeyConfig {
+            password: Some(SERVER_PASSWORD.into()),
+            sentinel_password: Some(SENTINEL_PASSWORD.into()),
+            ca_file: Some(authority.file()),
+            cert_file: Some(identity.certificate()),
+            key_file: Some(identity.key()),
+            ..open_to_all
+        }
     }
 
     /// Waits until the replicas have what the primary has now.
@@ -49,10 +79,9 @@ impl Stage {
 }
 
 /// The primary dies: members stay, register anew, and no revision falls.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_failover_costs_a_registration_each_and_no_member() {
-    let stage = Stage::new().await;
+async fn a_failover_is_followed(stage: &Stage) {
     let (one, outside) = (open(&stage.config()), open(&stage.config()));
+    eventually("the Sentinels answer", async || one.members(&group()).await.ok()).await;
     let mut fleet = Fleet::new();
     fleet.join(&one, "a", 1).await;
     fleet.join(&one, "b", 2).await;
@@ -70,6 +99,41 @@ async fn a_failover_costs_a_registration_each_and_no_member() {
     // The members of a worker that died with the primary end too.
     fleet.kill("c");
     watching.shows(&["a", "b"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failover_costs_a_registration_each_and_no_member() {
+    a_failover_is_followed(&Stage::new().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failover_with_passwords_and_certificates_is_followed() {
+    a_failover_is_followed(&Stage::guarded(RedisOptions::default()).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_password_and_certificate_that_is_wrong_is_named_and_no_password_shown() {
+    let (stage, stranger) = (Stage::guarded(RedisOptions::default().valkey()).await, Authority::new().unwrap());
+    let (good, foreign) = (stage.config(), stranger.client("worker").unwrap());
+    eventually("the good one works", async || open(&good).members(&group()).await.ok()).await;
+    let wrong = || Some("hush-wrong".into());
+    let certificate = ["the Sentinel", "a client certificate that it accepts", "discovery.valkey.cert_file"];
+    let cases = [
+        (ValkeyConfig { sentinel_password: None, ..good.clone() }, &["the Sentinel", "set discovery.valkey.sentinel_password"][..]),
+        (ValkeyConfig { sentinel_password: wrong(), ..good.clone() }, &["the Sentinel", "discovery.valkey.sentinel_password"]),
+        (ValkeyConfig { password: None, ..good.clone() }, &["demands a password", "set discovery.valkey.password"]),
+        (ValkeyConfig { password: wrong(), ..good.clone() }, &["the default user", "discovery.valkey.password"]),
+        (ValkeyConfig { cert_file: None, key_file: None, ..good.clone() }, &certificate),
+        (ValkeyConfig { cert_file: Some(foreign.certificate()), key_file: Some(foreign.key()), ..good.clone() }, &certificate),
+        (ValkeyConfig { sentinel_password: None, cert_file: None, key_file: None, ..good.clone() }, &certificate),
+    ];
+    for (config, names) in cases {
+        let (begun, error) = refused_for_good(&config).await;
+        assert_message(&error, &ErrorKind::Denied, begun, names);
+        assert!(!format!("{error} {config:?}").contains("hush"), "{error}");
+    }
+    let (begun, error) = refused_for_good(&ValkeyConfig { ca_file: Some(stranger.file()), ..good }).await;
+    assert_message(&error, &ErrorKind::Misconfigured, begun, &["the Sentinel", "issuer that is not trusted", "discovery.valkey.ca_file"]);
 }
 
 /// A failover that was ordered while the former primary lives: clients follow, though it goes on as a replica.
