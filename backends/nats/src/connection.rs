@@ -1,7 +1,6 @@
 //! One connection to NATS. The client's automatic reconnection is not used: it would send requests that had waited on the broken
 //! connection, long after their callers gave them up.
 
-use std::collections::VecDeque;
 use std::error::Error as _;
 use std::io;
 use std::sync::Arc;
@@ -26,6 +25,7 @@ use crate::certificates;
 use crate::dial::DialSettings;
 use crate::error::{Failure, NatsResult};
 use crate::jetstream::says_unready;
+use crate::refusals::{AwaitedRefusal, RefusalLog};
 
 /// How long an answer may take. An election of a stream's leader takes 4 to 9 s, and is a failure that passes.
 pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(5);
@@ -35,8 +35,6 @@ const GREETING_LIMIT: Duration = Duration::from_secs(2);
 const PING_EVERY: Duration = Duration::from_secs(1);
 /// How many messages may wait for one reader. Flow control stops the server long before; what does not fit is missed and listed anew.
 const WAITING_MESSAGES_MAX: usize = 16_384;
-/// How many refusals are remembered until their callers have seen them.
-const REFUSALS_MAX: usize = 64;
 /// The oldest server that is supported.
 const SERVER_LEAST: ServerVersion = ServerVersion(2, 10, 0);
 
@@ -55,29 +53,6 @@ impl ServerVersion {
     fn supported(text: &str) -> NatsResult<Self> {
         let old = || Failure::OldServer { version: one_line(text) };
         Self::read(text).filter(|version| *version >= SERVER_LEAST).ok_or_else(old)
-    }
-}
-
-/// What the server refused without answering: publishes and subscriptions without the right to them.
-#[derive(Debug, Default)]
-struct RefusalLog {
-    count: u64,
-    recent: VecDeque<(u64, String)>,
-}
-
-impl RefusalLog {
-    fn add(&mut self, text: &str) {
-        self.count += 1;
-        if self.recent.len() >= REFUSALS_MAX {
-            self.recent.pop_front();
-        }
-        self.recent.push_back((self.count, one_line(text)));
-    }
-
-    /// The refusal of this request, or of the inbox that its answer would come to.
-    fn find(&self, after: u64, quoted: &str) -> Option<String> {
-        let concerns = |text: &str| text.contains(quoted) || text.contains("Subscription to \"_INBOX");
-        self.recent.iter().find(|(number, text)| *number > after && concerns(text)).map(|(_, text)| text.clone())
     }
 }
 
@@ -158,31 +133,19 @@ impl BucketConnection {
 
     /// Sends a request and waits for its answer. A right that is missing is noticed at once, because the server says so apart.
     pub(crate) async fn request(&self, subject: String, headers: Option<HeaderMap>, payload: Bytes) -> NatsResult<Message> {
-        let mut refusals = self.refusals.clone();
-        let before = refusals.borrow_and_update().count;
-        let quoted = format!("\"{subject}\"");
+        let refusal = self.refusals.borrow().awaited(&subject);
         let request = Request::new().payload(payload).timeout(Some(ANSWER_LIMIT));
         let request = match headers {
             Some(headers) => request.headers(headers),
             None => request,
         };
-        let refused = async {
-            loop {
-                if refusals.changed().await.is_err() {
-                    // The connection has ended, which is noticed apart.
-                    std::future::pending::<()>().await;
-                }
-                let found = refusals.borrow_and_update().find(before, &quoted);
-                if let Some(why) = found {
-                    return why;
-                }
-            }
-        };
         let awaited = self.answers.asked();
+        // In this order: a refusal says more than a connection that was given up because of one.
         let answer = tokio::select! {
+            biased;
             answer = self.client.send_request(subject, request) => answer.map_err(|error| unanswered(&error)),
+            failure = self.refused(&refusal) => Err(failure),
             () = self.broke() => Err(Failure::Broken),
-            why = refused => Err(Failure::Forbidden { why }),
         };
         match &answer {
             Err(Failure::Broken) => awaited.void(),
@@ -193,9 +156,30 @@ impl BucketConnection {
         answer
     }
 
-    /// Sends without waiting for anything.
-    pub(crate) async fn send(&self, subject: String) -> NatsResult<()> {
-        self.client.publish(subject, Bytes::new()).await.map_err(|_| Failure::Broken)
+    /// Ends if that is refused, or the inbox that its answer would come to.
+    pub(crate) async fn refused(&self, refusal: &AwaitedRefusal) -> Failure {
+        let mut refusals = self.refusals.clone();
+        loop {
+            let found = refusals.borrow_and_update().find(refusal);
+            if let Some(found) = found {
+                if found.is_of_inbox {
+                    // The next call connects anew, and finds out whether the right was given.
+                    self.leave();
+                }
+                return Failure::Forbidden { why: found.why };
+            }
+            if refusals.changed().await.is_err() {
+                // The connection has ended, which is noticed apart.
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// Sends without waiting for anything; answers what a refusal will be found by.
+    pub(crate) async fn send(&self, subject: String) -> NatsResult<AwaitedRefusal> {
+        let refusal = self.refusals.borrow().awaited(&subject);
+        self.client.publish(subject, Bytes::new()).await.map_err(|_| Failure::Broken)?;
+        Ok(refusal)
     }
 
     /// A subject where nothing arrives but what is sent there for this subscription.
@@ -297,19 +281,5 @@ mod tests {
             "{refused}"
         );
         assert_eq!((ServerVersion::read("2.x"), ServerVersion::read("")), (None, None));
-    }
-
-    #[test]
-    fn a_refusal_is_found_by_its_subject_and_an_older_one_is_not() {
-        let mut log = RefusalLog::default();
-        log.add("Permissions Violation for Publish to \"$KV.b.g.m.a\"");
-        assert!(log.find(0, "\"$KV.b.g.m.a\"").is_some());
-        assert!(log.find(1, "\"$KV.b.g.m.a\"").is_none() && log.find(0, "\"$KV.b.g.m.ab\"").is_none());
-        log.add("Permissions Violation for Subscription to \"_INBOX.x.*\"");
-        assert!(log.find(1, "\"$KV.b.g.m.a\"").is_some());
-        for _ in 0..REFUSALS_MAX * 2 {
-            log.add("another");
-        }
-        assert_eq!(log.recent.len(), REFUSALS_MAX);
     }
 }

@@ -13,6 +13,7 @@ use crate::connection::BucketConnection;
 use crate::error::{Failure, NatsResult};
 use crate::jetstream;
 use crate::names::Bucket;
+use crate::refusals::AwaitedRefusal;
 
 /// How often the server says that there is nothing to say.
 const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -49,6 +50,8 @@ pub(crate) struct PushConsumer {
     heard: Instant,
     /// The subject that a request for flow control is to be answered at.
     answer: Option<String>,
+    /// The last such answer. Without the right to it the server stops sending, and its heartbeats go on.
+    answered: Option<AwaitedRefusal>,
     /// How many messages the list has that were not delivered yet.
     listing: u64,
 }
@@ -60,7 +63,7 @@ impl PushConsumer {
         let name = format!("shardwise-{:016x}", rand::random::<u64>());
         let listing = jetstream::create_consumer(&connection, bucket, &name, &inbox, filters, HEARTBEAT).await?;
         let (bucket, heard) = (bucket.clone(), Instant::now());
-        Ok(Self { connection, bucket, name, messages, counted: 0, heard, answer: None, listing })
+        Ok(Self { connection, bucket, name, messages, counted: 0, heard, answer: None, answered: None, listing })
     }
 
     /// Whether everything that was there when it was made has been delivered.
@@ -72,12 +75,20 @@ impl PushConsumer {
     pub(crate) async fn next(&mut self) -> NatsResult<StreamDelivery> {
         loop {
             if let Some(subject) = self.answer.clone() {
-                self.connection.send(subject).await?;
+                self.answered = Some(self.connection.send(subject).await?);
                 self.answer = None;
             }
+            let answered = self.answered.as_ref();
+            let refused = async {
+                match answered {
+                    Some(answered) => self.connection.refused(answered).await,
+                    None => std::future::pending().await,
+                }
+            };
             let until = self.heard + SILENCE_LIMIT;
             let message = tokio::select! {
                 message = timeout_at(until, self.messages.next()) => message,
+                failure = refused => return Err(failure),
                 () = self.connection.broke() => return Err(Failure::Broken),
             };
             let Ok(Some(message)) = message else { return Err(Failure::Missed) };

@@ -1,6 +1,6 @@
 #![doc = include_str!("../docs.md")]
 //!
-//! Inside: `config` has the settings, `dial` those of connections, `connection` one connection, `certificates` why a server hung up on TLS, `answers` whether its server does its work, `client` the present one and its
+//! Inside: `config` has the settings, `dial` those of connections, `connection` one connection, `certificates` why a server hung up on TLS, `refusals` which rights were missing, `answers` whether its server does its work, `client` the present one and its
 //! requests, `jetstream` the requests and answers of JetStream's API, `bucket` what a bucket must be. `names` says where everything
 //! stands, `messages` how it is written. `backend` is the contract: `registrar` has the calls of members and `records` what others see of
 //! them, `claims` its second part, `notes` its third. `observer` reads a group through a `consumer` into a `mirror`, and buries silent
@@ -35,6 +35,7 @@ mod observer;
 #[cfg(test)]
 mod race_tests;
 mod records;
+mod refusals;
 mod registrar;
 mod status;
 mod writes;

@@ -1,4 +1,4 @@
-//! The rights in docs.md: they are enough, and one that is missing is named.
+//! The rights in docs.md: they are enough, and each one that is missing is named.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -15,17 +15,40 @@ use shardwise_testkit::{Nats, NatsOptions};
 
 const CREATE: &str = "$JS.API.STREAM.CREATE.KV_shardwise";
 
-/// The subjects of docs.md to which workers may publish.
-fn documented() -> Vec<String> {
+/// Without them everything works: what is gone is kept for ever, and consumers end by themselves.
+const SPARED: [&str; 2] = ["STREAM.PURGE", "CONSUMER.DELETE"];
+/// Is used for long lists only.
+const FLOW_CONTROL: &str = "$JS.FC";
+/// The bucket of another fleet, and how docs.md calls it.
+const STATUS_BUCKET: &str = "worker-status";
+/// So many texts of so many bytes are more than a server sends to a consumer without an answer, which is 1 to 2 MB.
+const LONG_LIST: u64 = 600;
+const LONG_TEXT: usize = 4_096;
+
+/// The subjects of docs.md to which workers may publish for that bucket.
+fn documented_for(bucket: &str) -> Vec<String> {
     let subject = |line: &str| line.trim().strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).map(ToOwned::to_owned);
-    include_str!("../docs.md").lines().filter_map(subject).filter(|subject| subject.starts_with('$')).collect()
+    include_str!("../docs.md").lines().filter_map(subject).filter(|subject| subject.starts_with('$') && subject.contains(bucket)).collect()
+}
+
+fn documented() -> Vec<String> {
+    documented_for("shardwise")
+}
+
+/// All but one.
+fn without(missing: &str, all: &[String]) -> Vec<String> {
+    all.iter().filter(|subject| *subject != missing).cloned().collect()
 }
 
 /// A server whose user `worker` may publish to these subjects of that bucket, and whose user `admin` may do everything.
 async fn server(subjects: &[String], bucket: &str) -> Nats {
+    server_with(subjects, bucket, "allow: [\"_INBOX.>\"]").await
+}
+
+async fn server_with(subjects: &[String], bucket: &str, subscribe: &str) -> Nats {
     let subjects: Vec<_> = subjects.iter().map(|subject| format!("{:?}", subject.replace("shardwise", bucket))).collect();
     let worker = format!(
-        "{{ user: worker, password: w, permissions: {{ publish: {{ allow: [{}] }}, subscribe: {{ allow: [\"_INBOX.>\"] }} }} }}",
+        "{{ user: worker, password: w, permissions: {{ publish: {{ allow: [{}] }}, subscribe: {{ {subscribe} }} }} }}",
         subjects.join(", ")
     );
     let users = format!("authorization {{ users: [{worker}, {{ user: admin, password: a }}] }}");
@@ -74,17 +97,84 @@ async fn the_documented_rights_are_enough_for_everything() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_right_that_is_missing_is_named() {
     let all = documented();
-    // Without a purge nothing is swept, and without a deletion a consumer ends by itself; without flow control a long list may be missed.
-    let spared = ["PURGE", "CONSUMER.DELETE", "$JS.FC"];
-    for missing in all.iter().filter(|subject| !spared.iter().any(|spared| subject.contains(spared))) {
+    for missing in &all {
         let bucket = bucket();
-        let rest: Vec<_> = all.iter().filter(|subject| *subject != missing).cloned().collect();
-        let server = server(&rest, &bucket).await;
+        let server = server(&without(missing, &all), &bucket).await;
         NatsBackend::init(&of(&server, &bucket, "admin", "a")).await.unwrap();
+        if missing.starts_with(FLOW_CONTROL) {
+            let (admin, texts) = (common::open(&of(&server, &bucket, "admin", "a")), "n".repeat(LONG_TEXT));
+            for number in 0..LONG_LIST {
+                let name = ClaimName::new(format!("long {number}")).unwrap();
+                admin.write_note(&group(), &name, 0, &texts).await.unwrap();
+            }
+        }
         let (begun, worker) = (Instant::now(), common::open(&of(&server, &bucket, "worker", "w")));
-        let error = everything(&worker).await.expect_err(missing);
-        let named = missing.replace("shardwise", &bucket).replace(".>", ".");
-        assert_message(&error, &ErrorKind::Denied, begun, &["Permissions Violation", &named, "Least rights"]);
+        let ran = everything(&worker).await;
+        if SPARED.iter().any(|spared| missing.contains(spared)) {
+            ran.unwrap();
+        } else {
+            let named = missing.replace("shardwise", &bucket).replace(".>", ".");
+            assert_message(&ran.expect_err(missing), &ErrorKind::Denied, begun, &["Permissions Violation", &named, "Least rights"]);
+        }
+    }
+}
+
+/// The server says it once for each connection: later calls waited for an answer in vain.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_call_without_the_right_to_its_answers_names_it() {
+    let bucket = bucket();
+    let server = server_with(&documented(), &bucket, "deny: [\">\"]").await;
+    NatsBackend::init(&of(&server, &bucket, "admin", "a")).await.unwrap();
+    let worker = common::open(&of(&server, &bucket, "worker", "w"));
+    let names = ["Permissions Violation", "Subscription to \"_INBOX.", "Least rights"];
+    for incarnation in 1..4 {
+        let begun = Instant::now();
+        assert_message(&everything(&worker).await.expect_err("no inbox"), &ErrorKind::Denied, begun, &names);
+        let begun = Instant::now();
+        assert_message(&worker.register(&registration("a", incarnation)).await.unwrap_err(), &ErrorKind::Denied, begun, &names);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_right_to_the_bucket_of_another_fleet_that_is_missing_is_named() {
+    let (ours, theirs) = (documented(), documented_for(STATUS_BUCKET));
+    assert_eq!(theirs.len(), 4, "{theirs:?}");
+    for missing in theirs.iter().map(Some).chain([None]) {
+        let (bucket, mut subjects) = (bucket(), ours.clone());
+        subjects.extend(missing.map_or_else(|| theirs.clone(), |missing| without(missing, &theirs)));
+        let server = server(&subjects, &bucket).await;
+        NatsBackend::init(&of(&server, &bucket, "admin", "a")).await.unwrap();
+        let keys = if missing.is_some_and(|missing| missing.starts_with(FLOW_CONTROL)) { LONG_LIST } else { 1 };
+        make_status_bucket(&server, keys).await;
+        let followed = NatsBackendConfig { status_bucket: Some(STATUS_BUCKET.into()), ..of(&server, &bucket, "worker", "w") };
+        let (begun, worker) = (Instant::now(), common::open(&followed));
+        let first = worker.watch(&group(), PACE).next().await.unwrap();
+        match missing.filter(|missing| SPARED.iter().all(|spared| !missing.contains(spared))) {
+            Some(missing) => {
+                let named = missing.replace(".>", ".");
+                let error = first.expect_err(missing);
+                assert_message(&error, &ErrorKind::Denied, begun, &["Permissions Violation", &named, "Least rights"]);
+            }
+            None => assert!(matches!(first.unwrap(), WatchEvent::View(_)), "{missing:?}"),
+        }
+    }
+}
+
+/// The bucket of another fleet, with so many keys.
+async fn make_status_bucket(server: &Nats, keys: u64) {
+    let admin = async_nats::ConnectOptions::with_user_and_password("admin".into(), "a".into());
+    let context = async_nats::jetstream::new(admin.connect(server.address()).await.unwrap());
+    let stream = async_nats::jetstream::stream::Config {
+        name: format!("KV_{STATUS_BUCKET}"),
+        subjects: vec![format!("$KV.{STATUS_BUCKET}.>")],
+        max_messages_per_subject: 1,
+        storage: async_nats::jetstream::stream::StorageType::Memory,
+        ..Default::default()
+    };
+    context.create_stream(stream).await.unwrap();
+    for number in 0..keys {
+        let text = "s".repeat(LONG_TEXT).into();
+        context.publish(format!("$KV.{STATUS_BUCKET}.{number}"), text).await.unwrap().await.unwrap();
     }
 }
 
