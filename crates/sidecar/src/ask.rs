@@ -124,8 +124,8 @@ async fn bring(app: &App, joined: &ServedGroup, to: &To<'_>, request: Request) -
 async fn brought(app: &App, joined: &ServedGroup, to: &To<'_>, request: Request) -> Result<Response> {
     let (head, body) = request.into_parts();
     // The member's path follows "", v1, policies, the policy, the kind of the destination and the destination.
-    let (request, mut terms, _room) = member_request::taken(app, &head, body, 6).await?;
-    let scope = app.cancels.begin(joined.service.policy().name.as_str(), terms.id.take())?;
+    let policy = joined.service.policy().name.as_str();
+    let (request, terms, scope, _room) = member_request::taken(app, policy, &head, body, 6).await?;
     let (begun, within) = (Instant::now(), terms.within.unwrap_or(WITHIN_DEFAULT));
     let asked = scope.run(joined.ask(app, to, request, within)).await?;
     let Answered { answer, by, .. } = asked.map_err(|error| problem(joined, to, &error, begun.elapsed() >= within))?;

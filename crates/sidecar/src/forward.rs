@@ -15,6 +15,7 @@ use tracing::{Instrument, field};
 
 use crate::app::{App, FORWARDS_MOST, NamePath, PolicyPath, ServedGroup};
 use crate::bodies::Room;
+use crate::cancels::CancelScope;
 use crate::instance_parameter::take_instance;
 use crate::member_request::{self, sent};
 use crate::page;
@@ -79,17 +80,24 @@ pub(crate) async fn any(State(app): State<Arc<App>>, PolicyPath(joined): PolicyP
     bring_to_any(&app, &joined, request).await.inspect_err(|problem| refused(&app, problem, false))
 }
 
-/// Checks a request and reads it completely, so that a slow sender takes no turn. Returns what to forward, what else the client says, and
-/// the memory and the turn that it takes.
-async fn taken(app: &App, request: Request, parts_before: usize) -> Result<(requests::Request, RequestTerms, (Room, SemaphorePermit<'_>))> {
-    let (head, body) = request.into_parts();
-    let (request, terms, room) = member_request::taken(app, &head, body, parts_before).await?;
+/// A request to forward, what else the client says, and the scope in which it may be cancelled.
+type TakenRequest<'a> = (requests::Request, RequestTerms, CancelScope<'a>);
+
+/// Checks a request and reads it completely, so that a slow sender takes no turn. Also returns the memory and the turn that it takes.
+async fn taken<'a>(
+    app: &'a App,
+    joined: &ServedGroup,
+    request: Request,
+    parts_before: usize,
+) -> Result<(TakenRequest<'a>, (Room, SemaphorePermit<'a>))> {
+    let ((head, body), policy) = (request.into_parts(), joined.service.policy().name.as_str());
+    let (request, terms, scope, room) = member_request::taken(app, policy, &head, body, parts_before).await?;
     let busy = |_| TOO_MANY.because(format!("at most {FORWARDS_MOST} requests are forwarded at a time; try again"));
     let turn = app.forwards.try_acquire().map_err(busy)?;
     if request.method == Method::Post {
         tracing::info!(target: page::LOG, path = request.path, "an action is forwarded to a member, over HTTP");
     }
-    Ok((request, terms, (room, turn)))
+    Ok(((request, terms, scope), (room, turn)))
 }
 
 /// As long as the client waits.
@@ -99,8 +107,7 @@ fn attempt(terms: &RequestTerms) -> Attempt {
 
 async fn bring_to_one(app: &App, joined: &ServedGroup, whom: &str, request: Request) -> Result<Response> {
     // The member's path follows "", v1, policies, the policy, instances and the member.
-    let (request, mut terms, _held) = taken(app, request, 6).await?;
-    let scope = app.cancels.begin(joined.service.policy().name.as_str(), terms.id.take())?;
+    let ((request, terms, scope), _held) = taken(app, joined, request, 6).await?;
     let (view, attempt) = (joined.observer()?.members(), attempt(&terms));
     scope.run(bring_to_member(app, joined, &view, whom, &request, &attempt)).await
 }
@@ -126,9 +133,8 @@ async fn bring_to_member(
 
 async fn bring_to_any(app: &App, joined: &ServedGroup, request: Request) -> Result<Response> {
     // The path follows "", v1, policies, the policy and any.
-    let (mut request, mut terms, _held) = taken(app, request, 5).await?;
+    let ((mut request, terms, scope), _held) = taken(app, joined, request, 5).await?;
     request.to = Addressee::Any;
-    let scope = app.cancels.begin(joined.service.policy().name.as_str(), terms.id.take())?;
     let (view, attempt) = (joined.observer()?.members(), attempt(&terms));
     match take_instance(&mut request.query)? {
         Some(whom) => scope.run(bring_to_member(app, joined, &view, &whom, &request, &attempt)).await,

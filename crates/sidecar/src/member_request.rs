@@ -11,6 +11,7 @@ use shardwise::requests::{self, Answer, CONTENT_TYPE_BYTES_MAX, QUERY_BYTES_MAX,
 use crate::app::App;
 use crate::bodies::Room;
 use crate::body;
+use crate::cancels::CancelScope;
 use crate::page;
 use crate::problem::{BAD_REQUEST, Problem, Result};
 use crate::request_terms::RequestTerms;
@@ -19,10 +20,17 @@ use crate::request_terms::RequestTerms;
 const INSTANCE: HeaderName = HeaderName::from_static("shardwise-instance");
 
 /// The parts of a caller's request that are forwarded: method, path, query, the body and its type, and the key by which it may be repeated.
-/// Returns what else it says, and the memory that the body takes. The addressee is not read from a header, which a client could set.
+/// Returns what else it says, the scope in which it may be cancelled, which includes its body, and the memory that the body takes. The
+/// addressee is not read from a header, which a client could set.
 ///
 /// The member's path follows that many parts of the path, undecoded.
-pub(crate) async fn taken(app: &App, head: &Parts, body: Body, parts_before: usize) -> Result<(requests::Request, RequestTerms, Room)> {
+pub(crate) async fn taken<'a>(
+    app: &'a App,
+    policy: &str,
+    head: &Parts,
+    body: Body,
+    parts_before: usize,
+) -> Result<(requests::Request, RequestTerms, CancelScope<'a>, Room)> {
     let path = head.uri.path().splitn(parts_before + 1, '/').nth(parts_before).unwrap_or_default();
     if !is_path(path) {
         return Err(BAD_REQUEST.because(
@@ -54,11 +62,12 @@ pub(crate) async fn taken(app: &App, head: &Parts, body: Body, parts_before: usi
     (request.path, request.query) = (path.to_owned(), query.map(str::to_owned));
     request.content_type = content_type.map(str::to_owned);
     request.idempotency_key = terms.idempotency_key.take();
-    let (body, room) = body::whole(app, body).await?;
+    let scope = app.cancels.begin(policy, terms.id.take())?;
+    let (body, room) = scope.run(body::whole(app, body)).await?;
     // A request that is being forwarded can no longer be dropped.
     room.is_whole();
     request.body = body;
-    Ok((request, terms, room))
+    Ok((request, terms, scope, room))
 }
 
 /// The HTTP answer, with the member that gave it. Its headers prevent a browser from treating it as a page of this sidecar.

@@ -150,6 +150,16 @@ fn a_request_is_cancelled_by_its_id_and_its_worker_sees_that() {
         drop(client);
         eventually("the worker sees it", PATIENCE, || (heard.recv_timeout(PATIENCE).unwrap() == "gone").then_some(()));
     }
+    // Its body has not come yet.
+    for rest in ["keys/a/slow", "any/slow"] {
+        let mut client = http::connect(at);
+        let head = format!("POST {} HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\nAuthorization: Bearer {TOKEN}\r\n", Served::path(rest));
+        let rest_of_it = "shardwise-request-id: mine-8\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n\r\n";
+        client.write_all((head + rest_of_it).as_bytes()).unwrap();
+        eventually("its head is read", PATIENCE, || (asks(&one, "DELETE", "requests/mine-8", "").status == 204).then_some(()));
+        let refusal = http::read(&mut client).refuses(502, rest);
+        assert_eq!(refusal["type"], "urn:shardwise:problem:cancelled");
+    }
     let late = asks(&one, "POST", "keys/a/slow", "shardwise-within-ms: 200\r\n").refuses(504, "its time is over");
     assert!(late["detail"].as_str().unwrap().len() > 10, "{late}");
 }
