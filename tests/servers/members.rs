@@ -28,12 +28,8 @@ fn members_of_one_process_share_connections_and_placement_and_heartbeats_compute
         Kind::Etcd if is_soak => 1_000,
         _ => 100,
     };
-    let ttl = Duration::from_secs(match kind {
-        _ if is_soak => 10,
-        // A renewal is two requests there, or waits for the disk, and a hundred in a second are more than a slow machine can do.
-        Kind::Consul | Kind::Nats | Kind::Postgres => 8,
-        _ => 3,
-    });
+    // A renewal is two requests on Consul and waits for the disk elsewhere: a hundred in a second are more than a busy machine can do.
+    let ttl = Duration::from_secs(if is_soak { 10 } else { 8 });
     let crowd = Crowd::start(Terms { kind, ttl, slots: 16_384 }, count);
     let mut measured = at_best(|| crowd.steady(ttl * if is_soak { 3 } else { 2 }));
     let at_rest = measured["member_us"].as_f64().unwrap() * count as f64;

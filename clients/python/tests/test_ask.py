@@ -10,7 +10,7 @@ from typing import Any, Callable, NamedTuple, Optional
 
 from shardwise_client import Answer, Busy, Client, NotHandled, NotMine, Problem, ShardwiseError, To, Unknown, Unsent, sync
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 # Longer than any test takes, so that nothing ends by it.
 LONG = 60.0
 

@@ -93,9 +93,9 @@ impl SinkHarness for Harness {
 #[async_trait]
 impl SinkServer for Harness {
     async fn restart(&self) {
-        self.cluster.run(|mock| mock.broker_down(-1)).unwrap();
+        let down = self.cluster.down(-1);
         tokio::time::sleep(Duration::from_millis(200)).await;
-        self.cluster.run(|mock| mock.broker_up(-1)).unwrap();
+        self.cluster.up(down);
     }
 
     async fn lose_answers(&self, lose: bool) {

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "the benchmark uses a part of it")]
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -12,9 +13,11 @@ use rdkafka::message::{Headers as _, Message as _};
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use tokio::net::TcpSocket;
 
 /// The time limit of reading a topic.
 const READ_WITHIN: Duration = Duration::from_mins(1);
+const PORT_WITHIN: Duration = Duration::from_mins(1);
 
 pub(crate) type Mock = MockCluster<'static, DefaultProducerContext>;
 type Order = Box<dyn FnOnce(&Mock) + Send>;
@@ -47,9 +50,45 @@ impl Cluster {
         result.recv().unwrap()
     }
 
+    /// Takes that broker down, all with -1, until it is brought back with what this returns.
+    pub(crate) fn down(&self, broker: i32) -> DownBrokers {
+        self.run(move |mock| mock.broker_down(broker)).unwrap();
+        let numbered = self.brokers.split(',').zip(1..).filter(|(_, number)| broker == -1 || broker == *number);
+        DownBrokers { broker, ports: numbered.map(|(address, _)| held(address.parse().unwrap())).collect() }
+    }
+
+    pub(crate) fn up(&self, DownBrokers { broker, ports }: DownBrokers) {
+        self.run(move |mock| {
+            drop(ports);
+            mock.broker_up(broker)
+        })
+        .unwrap();
+    }
+
     pub(crate) fn create_topic(&self, topic: &str, partitions: i32) {
         let topic = topic.to_owned();
         self.run(move |mock| mock.create_topic(&topic, partitions, 1)).unwrap();
+    }
+}
+
+/// Brokers that are down. Their ports are held: a connection of another process may get a port that is free, and a broker that cannot listen
+/// at its port again ends the whole process.
+pub(crate) struct DownBrokers {
+    broker: i32,
+    ports: Vec<TcpSocket>,
+}
+
+/// Binds to that address and does not listen, so connections are refused.
+fn held(address: SocketAddr) -> TcpSocket {
+    let begun = Instant::now();
+    loop {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_reuseaddr(true).unwrap();
+        match socket.bind(address) {
+            Ok(()) => return socket,
+            Err(error) => assert!(begun.elapsed() < PORT_WITHIN, "{address} of a broker is not free within {PORT_WITHIN:?}: {error}"),
+        }
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 

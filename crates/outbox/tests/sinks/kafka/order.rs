@@ -49,10 +49,10 @@ fn disturb(harness: &Harness, over: &AtomicBool) -> u32 {
             pause(2 * WRITES_EVERY_MS);
             harness.cluster.run(move |mock| mock.broker_round_trip_time(broker, Duration::from_mins(1))).unwrap();
             pause(2 * WRITES_EVERY_MS);
-            harness.cluster.run(move |mock| mock.broker_down(broker)).unwrap();
+            let down = harness.cluster.down(broker);
             harness.cluster.run(move |mock| mock.broker_round_trip_time(broker, Duration::ZERO)).unwrap();
             pause(30);
-            harness.cluster.run(move |mock| mock.broker_up(broker)).unwrap();
+            harness.cluster.up(down);
         } else {
             lead(i32::try_from(turn).unwrap() % PARTITIONS);
             let answer = ANSWERS[turn as usize % ANSWERS.len()];
