@@ -1,9 +1,9 @@
 //! The steps `test` and `test-more`: the test binaries of a lane are built once and run four at a time. Those against real servers wait
 //! most of their time for leases to expire, so one after the other would leave the cores idle for half of the step.
 //!
-//! A manifest's `[package.metadata.lanes]` names in `second` the test binaries of the second lane, and programs whose unit tests are there. `split` names binaries whose tests are
-//! in both: those in the first lane by parts of their names, the rest in the second. All others are in the first. `halves` names binaries that
-//! run as two processes at once, because one would be left alone at the end: the tests with these parts of names, and the rest.
+//! A manifest's `[package.metadata.lanes]` names in `second` the test binaries of the second lane. `split` names binaries whose tests are
+//! in both: those in the first lane by parts of their names, the rest in the second. All others are in the first. `halves` names binaries
+//! that run as two processes at once, because one would be left alone at the end: the tests with these parts of names, and the rest.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::path::PathBuf;
@@ -83,17 +83,13 @@ pub(crate) fn all(log: &StepLog<'_>, lane: TestLane) -> Result<StepPass, TaskFai
     Ok(StepPass { note: (!notes.is_empty()).then(|| notes.join("; ")), ..pass })
 }
 
-/// Cargo's arguments that build the tests of a lane. What is in the second lane alone is not built for the first.
+/// Cargo's arguments that build the tests of a lane. What is in the second lane alone is not built for the first, but each lane has all
+/// packages: with others, crates that are needed for building too would be built anew, with all that depends on them.
 pub(crate) fn build(log: &StepLog<'_>, lane: TestLane) -> Result<Vec<String>, TaskFailure> {
     let packages = log.context.packages();
     let mut build = vec!["test", "--workspace", "--all-features", "--no-run"];
     if lane == TestLane::First {
         build.extend(["--lib", "--bins"]);
-        let others = packages.iter().filter(|package| package.targets.iter().all(|target| arguments(lane, package, target).is_none()));
-        build.extend(others.flat_map(|package| ["--exclude", package.name.as_str()]));
-    } else {
-        let programs = packages.iter().flat_map(|package| package.targets.iter().filter(|target| is_program_of_second(package, target)));
-        build.extend(programs.flat_map(|program| ["--bin", program.name.as_str()]));
     }
     let of_lane = packages.iter().flat_map(|package| tests_of(package).filter(move |test| arguments(lane, package, test).is_some()));
     let names: BTreeSet<&str> = of_lane.map(|test| test.name.as_str()).collect();
@@ -126,9 +122,7 @@ fn check_lanes(packages: &[&Package]) -> Result<(), TaskFailure> {
         let lanes = &package.metadata["lanes"];
         let keys = |of: &str| lanes[of].as_object().into_iter().flat_map(|object| object.keys().map(String::as_str)).collect::<Vec<_>>();
         let mut named = texts(&lanes["second"]).chain(keys("split")).chain(keys("halves"));
-        let exists = |name: &str| {
-            package.targets.iter().any(|it| it.name == name && (it.is_kind(TargetKind::Test) || is_program_of_second(package, it)))
-        };
+        let exists = |name: &str| tests_of(package).any(|test| test.name == name);
         if let Some(unknown) = named.find(|name| !exists(name)) {
             return Err(TaskFailure::new(format!("{}: its lanes name {unknown:?}, which is none of its tests", package.name)));
         }
@@ -149,11 +143,6 @@ fn check_names(packages: &[&Package], names: &BTreeSet<&str>) -> Result<(), Task
     Ok(())
 }
 
-/// Whether it is a program whose unit tests are in the second lane.
-fn is_program_of_second(package: &Package, target: &Target) -> bool {
-    target.is_kind(TargetKind::Bin) && texts(&package.metadata["lanes"]["second"]).any(|name| name == target.name)
-}
-
 fn texts(list: &Value) -> impl Iterator<Item = &str> {
     list.as_array().into_iter().flatten().filter_map(Value::as_str)
 }
@@ -161,7 +150,7 @@ fn texts(list: &Value) -> impl Iterator<Item = &str> {
 /// The arguments for a target's tests of a lane; `None` if it has none there.
 fn arguments(lane: TestLane, package: &Package, target: &Target) -> Option<Vec<String>> {
     if !target.is_kind(TargetKind::Test) {
-        return (is_program_of_second(package, target) == (lane == TestLane::Second)).then(Vec::new);
+        return (lane == TestLane::First).then(Vec::new);
     }
     let lanes = &package.metadata["lanes"];
     let parts = &lanes["split"][&target.name];
