@@ -9,7 +9,7 @@ use redis::aio::MultiplexedConnection;
 use shardwise_outbox::exercise::{self, SinkHarness, SinkServer, deliveries};
 use shardwise_outbox::sink::{Acceptance, Mode, RedisConfig, RedisSink, Template, TlsFiles, parse_line};
 use shardwise_outbox::{Delivery, ErrorKind, Sink};
-use shardwise_testkit::{Authority, Direction, Redis, RedisOptions, TcpProxy};
+use shardwise_testkit::{Authority, CertIdentity, Direction, Redis, RedisOptions, TcpProxy};
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
@@ -327,4 +327,32 @@ async fn tls_is_checked() {
     let stranger = Authority::new().unwrap();
     let error = trusting(&stranger).check().await.unwrap_err();
     assert!(!error.is_retryable() && error.to_string().contains("certificate"), "{error}");
+}
+
+/// A refused one was retried as a lost connection.
+#[tokio::test]
+async fn a_client_certificate_is_shown_and_one_that_is_refused_is_named() {
+    let (authority, stranger) = (Authority::new().unwrap(), Authority::new().unwrap());
+    let redis = Redis::start(RedisOptions::default().with_mutual_tls(&authority.server().unwrap())).await.unwrap();
+    let with = |identity: Option<&CertIdentity>| {
+        let mut config = RedisConfig::from_url(&redis.address(), "/").unwrap();
+        let identity = identity.map(|identity| (identity.certificate(), identity.key()));
+        config.tls = TlsFiles { ca: Some(authority.file()), identity };
+        RedisSink::new(config)
+    };
+    with(Some(&authority.client("publisher").unwrap())).check().await.unwrap();
+    for refused in [None, Some(stranger.client("publisher").unwrap())] {
+        let sink = with(refused.as_ref());
+        let permanent = async {
+            loop {
+                let error = sink.check().await.unwrap_err();
+                // A busy machine may be late.
+                if !error.is_retryable() {
+                    break error;
+                }
+            }
+        };
+        let error = timeout(LIMIT, permanent).await.unwrap();
+        assert!(error.to_string().contains("sink_cert_file and sink_key_file"), "{error}");
+    }
 }
