@@ -75,7 +75,7 @@ const STEPS: &[TestStep] = &[
     first("doctest", "code in the documentation", checks::doctest),
     second("test-more", "the other tests of processes, servers, faults and load, all features", checks::test_more),
     second("clippy-more", "lints of everything else", checks::clippy_more),
-    second("lean", "the command without features, as `cargo demo` builds it, and with one or two of them", lean::step),
+    second("lean", "the command without features, as `cargo demo` builds it, and with two or three of them", lean::step),
     second("vectors", "the golden vectors, read a second time in Python", vectors::replay),
     second("test-default", "the library's tests with its default features", checks::test_default),
     second("tls", "a program outside the workspace joins over TLS, whatever its default provider is", outside::tls),
