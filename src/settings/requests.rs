@@ -39,11 +39,15 @@ impl RequestSettings {
         if is_spread { self.max_width } else { Width::ONE }
     }
 
-    /// How many requests one connection has in flight: enough for all that a member handles at once. The ends of a connection have this
-    /// number from their own settings.
+    /// How many requests a member takes at once on a connection. No caller has more in flight there, whatever its settings, so that none
+    /// waits inside HTTP/2; those that the member neither handles nor keeps waiting are refused as busy.
+    #[cfg(feature = "requests")]
+    pub(crate) const STREAMS_MAX: u32 = 1_024;
+
+    /// How many requests this caller has in flight on a connection: enough for all that a member with the same settings handles at once.
     #[cfg(feature = "requests")]
     pub(crate) fn streams(&self) -> u32 {
-        self.at_once.clamp(64, 1_024)
+        self.at_once.clamp(64, Self::STREAMS_MAX)
     }
 
     /// A number of requests as the size of a limit.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use shardwise::requests::{Addressee, Answer, Attempt, Place, Request, Undelivered};
-use shardwise::settings::{PeersSettings, PolicySettings};
+use shardwise::settings::{PeersSettings, PolicySettings, RequestSettings};
 use shardwise::{InstanceId, ShardingFactory, ShardingService, Timing};
 use tokio::time::Instant;
 
@@ -44,10 +44,22 @@ pub(crate) fn with_token(token: Option<&str>) -> PeersSettings {
 }
 
 pub(crate) fn worker_with(world: &World, id: &str, peers: PeersSettings) -> ShardingService {
+    worker_of(world, id, peers, RequestSettings::default())
+}
+
+/// With a token, and with so many requests at once.
+pub(crate) fn wide_worker(world: &World, id: &str, at_once: u32) -> ShardingService {
+    let mut requests = RequestSettings::default();
+    requests.at_once = at_once;
+    worker_of(world, id, with_token(Some(TOKEN)), requests)
+}
+
+fn worker_of(world: &World, id: &str, peers: PeersSettings, requests: RequestSettings) -> ShardingService {
     let mut settings = PolicySettings::new(policy());
     settings.discovery.backend = "test".into();
     settings.timing = Timing::new(world.ttl, None, Duration::from_millis(100)).unwrap();
     settings.peers = peers;
+    settings.requests = requests;
     let builder = ShardingFactory::builder().policy(settings).backend("test", Arc::new(world.store.link())).clock(world.clock.clone());
     builder.instance_id(InstanceId::new(id).unwrap()).build().unwrap().create("workers").unwrap()
 }

@@ -70,21 +70,39 @@ async fn a_caller_has_64_requests_in_flight_at_a_member_and_no_more() {
     assert_eq!(brings(&two, &there, &Request::get("status")).await.unwrap().status, 200);
 }
 
-/// A caller that does not wait for a place: the 65th stream is refused as not begun.
+/// A member takes what a caller with a higher limit sends, so that it can refuse it: nothing waits inside HTTP/2 until it is unknown.
 #[tokio::test]
-async fn the_65th_stream_of_a_connection_is_refused() {
+async fn what_is_beyond_the_members_lower_limit_is_refused_as_busy() {
     let world = World::new();
-    let one = worker(&world, "one", Some(TOKEN));
+    let (one, two) = (worker(&world, "one", Some(TOKEN)), wide_worker(&world, "two", 200));
+    let running = hangs(&one, "hang");
+    let there = place(&one, one.listen_for_requests().await.unwrap());
+    let mut hanging = JoinSet::new();
+    for _ in 0..64 {
+        let (two, there) = (two.clone(), there.clone());
+        hanging.spawn(async move { brings(&two, &there, &Request::get("hang")).await });
+    }
+    eventually("64 are being answered", || running.load(Ordering::Relaxed) == 64).await;
+    let soon = Attempt::until(Instant::now() + Duration::from_secs(5));
+    assert!(matches!(two.connections().bring(&there, &Request::get("status"), &soon).await, Err(Undelivered::Busy(Some(_)))));
+    hanging.shutdown().await;
+}
+
+/// No caller has more in flight: one that does is refused what is beyond, as not begun.
+#[tokio::test]
+async fn the_1025th_stream_of_a_connection_is_refused() {
+    let world = World::new();
+    let one = wide_worker(&world, "one", 2_000);
     let running = hangs(&one, "hang");
     let address = one.listen_for_requests().await.unwrap().to_string();
     let mut stream = open(&address, &Whom::of(&one), Some(TOKEN)).await.unwrap().plain(Side::Caller);
     let fields = request_fields("GET", "/hang", &[("shardwise-to", "instance")]);
-    let heads = (0..65).map(|number| Http2Frame::head(2 * number + 1, &fields, true).bytes());
+    let heads = (0..1_025).map(|number| Http2Frame::head(2 * number + 1, &fields, true).bytes());
     let all = std::iter::once(preface()).chain(heads).collect::<Vec<_>>().concat();
     tokio::io::AsyncWriteExt::write_all(&mut stream, &all).await.unwrap();
     let reset = first_of(&mut stream, Http2Frame::RST_STREAM).await.expect("a reset");
-    assert_eq!((reset.stream, reset.reason()), (2 * 64 + 1, h2::Reason::REFUSED_STREAM));
-    eventually("the others are being answered", || running.load(Ordering::Relaxed) == 64).await;
+    assert_eq!((reset.stream, reset.reason()), (2 * 1_024 + 1, h2::Reason::REFUSED_STREAM));
+    eventually("the others are being answered", || running.load(Ordering::Relaxed) == 1_024).await;
     drop(stream);
     eventually("their handlers have ended", || running.load(Ordering::Relaxed) == 0).await;
 }

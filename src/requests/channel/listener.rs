@@ -110,8 +110,7 @@ impl Reception {
         known();
         let stream = timeout(HELLO_WITHIN, hello::open(stream, session, &protection)).await.map_err(late)??;
         let is_proven = secret.is_some() || security.is_certified;
-        let streams = member.requests.streams();
-        let called = recipient::Called { incarnation: hello.incarnation, member: Arc::downgrade(&member), is_proven, streams };
+        let called = recipient::Called { incarnation: hello.incarnation, member: Arc::downgrade(&member), is_proven };
         // The connection keeps neither the service nor its listener alive.
         drop((member, handlers));
         let ending = async {

@@ -22,6 +22,7 @@ use super::{ASKED_FOR_LIFE_EVERY, ByteStream, CONNECTION_WINDOW, HEAD_BYTES_MAX,
 use crate::membership::OwnershipContext;
 use crate::requests::handlers::RequestHandlers;
 use crate::requests::{Method, Undelivered, WITHIN_DEFAULT, WITHIN_MAX};
+use crate::settings::RequestSettings;
 use crate::telemetry::trace::{self, TRACEPARENT, TraceParent};
 
 /// How long a body may take to arrive.
@@ -39,8 +40,6 @@ pub(super) struct Called {
     pub(super) member: Weak<OwnershipContext>,
     /// The caller has proven to be a member, by the secret or a certificate. Otherwise it is any process of this machine.
     pub(super) is_proven: bool,
-    /// How many requests of the connection may be in flight.
-    pub(super) streams: u32,
 }
 
 /// Serves it to its end, which is near once `ending` is over. Dropping it ends the connection and what is in flight on it.
@@ -55,7 +54,7 @@ pub(super) async fn serve(stream: Box<dyn ByteStream>, called: Called, activity:
     let mut server = http2::Builder::new(TokioExecutor::new());
     server
         .timer(TokioTimer::new())
-        .max_concurrent_streams(called.streams)
+        .max_concurrent_streams(RequestSettings::STREAMS_MAX)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_header_list_size(HEAD_BYTES_MAX)
