@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use shardwise_discovery::LogThrottle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::security::PeerSecurity;
@@ -29,8 +29,9 @@ const MESSAGES_AT_ONCE_MAX: usize = 512;
 pub(super) const MESSAGE_BODY_BYTES_MAX: usize = (256 << 10) + 256;
 /// The most paths in a refusal.
 const NAMED: usize = 20;
-/// After this time a member with as many requests as it takes is asked again.
-const BUSY_FOR: Duration = Duration::from_secs(1);
+/// The longest wait for a place, and no longer than a tenth of the request's own time: handlers that are usually shorter make room in a
+/// moment, and where they are not, another member is to be asked soon.
+const QUEUED_FOR_MAX: Duration = Duration::from_millis(50);
 /// Why a leaving member refuses a request. Another one may serve it.
 const LEAVES: &str = "this worker is leaving its group";
 
@@ -88,6 +89,8 @@ pub(crate) struct RequestHandlers {
     fallback: OnceLock<Handler>,
     at_once_max: usize,
     at_once: Arc<Semaphore>,
+    /// As many places again for requests that wait for one of those.
+    queue: Semaphore,
     messages_at_once: Arc<Semaphore>,
     load: OnceLock<LoadReport>,
     load_panics: LogThrottle<()>,
@@ -120,6 +123,7 @@ impl RequestHandlers {
                 fallback: OnceLock::new(),
                 at_once_max,
                 at_once: Arc::new(Semaphore::new(at_once_max)),
+                queue: Semaphore::new(at_once_max),
                 messages_at_once: Arc::new(Semaphore::new(MESSAGES_AT_ONCE_MAX)),
                 load: OnceLock::new(),
                 load_panics: LogThrottle::default(),
@@ -151,9 +155,10 @@ impl RequestHandlers {
         let _ = self.load.set(now);
     }
 
-    /// The load that this member reports: requests in progress, unless the application reports its own.
+    /// The load that this member reports: requests in progress and those that wait for a place, unless the application reports its own.
     pub(super) fn load(&self) -> u32 {
-        let in_progress = || u32::try_from(self.at_once_max.saturating_sub(self.at_once.available_permits())).unwrap_or(u32::MAX);
+        let taken = |places: &Semaphore| self.at_once_max.saturating_sub(places.available_permits());
+        let in_progress = || u32::try_from(taken(&self.at_once) + taken(&self.queue)).unwrap_or(u32::MAX);
         let Some(now) = self.load.get() else { return in_progress() };
         // It is the application's own code, and neither an answer that is ready nor the metrics may end with it.
         catch_unwind(AssertUnwindSafe(now)).unwrap_or_else(|_| {
@@ -217,17 +222,31 @@ impl RequestHandlers {
         Ok(Answer::problem(404, "not-found", "Not found", &detail))
     }
 
-    /// A place for one more request, taken before its body is read. A member that leaves waits for it, up to `drain_timeout`.
-    pub(crate) fn turn(context: &OwnershipContext, to: Addressee, path: &str) -> std::result::Result<Turn, Undelivered> {
+    /// A place for one more request that has its answer at `until`, taken before its body is read. If there is none, the request waits
+    /// a moment for one. A member that leaves waits for it, up to `drain_timeout`.
+    pub(crate) async fn turn(
+        context: &OwnershipContext,
+        to: Addressee,
+        path: &str,
+        until: Instant,
+    ) -> std::result::Result<Turn, Undelivered> {
         let handlers = Self::of(context);
         let places = if is_message(to, path) { &handlers.messages_at_once } else { &handlers.at_once };
         // Counted before it looks: either a leaving member waits for it, or it is late.
         let in_flight = context.in_flight.token();
         let is_late = context.in_flight.is_closed();
-        Arc::clone(places)
-            .try_acquire_owned()
-            .map(|permit| Turn { _permit: permit, _in_flight: in_flight, is_late })
-            .map_err(|_| handlers.refused(Undelivered::Busy(Some(BUSY_FOR))))
+        let permit = match Arc::clone(places).try_acquire_owned() {
+            Ok(permit) => permit,
+            Err(_) => handlers.queued(places, until).await.ok_or_else(|| handlers.refused(Undelivered::Busy(None)))?,
+        };
+        Ok(Turn { _permit: permit, _in_flight: in_flight, is_late })
+    }
+
+    /// Waits for one of those places; `None` if too many wait already or none becomes free.
+    async fn queued(&self, places: &Arc<Semaphore>, until: Instant) -> Option<OwnedSemaphorePermit> {
+        let _place = self.queue.try_acquire().ok()?;
+        let longest = (until.saturating_duration_since(Instant::now()) / 10).min(QUEUED_FOR_MAX);
+        timeout(longest, Arc::clone(places).acquire_owned()).await.ok()?.ok()
     }
 
     /// Counts it, if it is a refusal.

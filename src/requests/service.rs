@@ -116,8 +116,9 @@ impl ShardingService {
         if let Err(error) = inside_runtime() {
             return Ok(Answer::failed(&error.to_string()));
         }
-        let turn = RequestHandlers::turn(self.membership(), request.to, &request.path)?;
-        RequestHandlers::answer(self.membership(), request, Instant::now() + WITHIN_DEFAULT, turn).await
+        let until = Instant::now() + WITHIN_DEFAULT;
+        let turn = RequestHandlers::turn(self.membership(), request.to, &request.path, until).await?;
+        RequestHandlers::answer(self.membership(), request, until, turn).await
     }
 
     /// For a server that listens on behalf of this worker: publishes its address. Returns the address as the others see it: with the host

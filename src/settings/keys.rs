@@ -105,7 +105,7 @@ pub(super) const MAX_WIDTH: SettingKey = SettingKey::new("max_width", Shape::who
 pub(super) const SATURATED_AT: SettingKey = SettingKey::new("saturated_at", Shape::whole(1, REQUESTS_MAX),
     "a key is spread further while more of its requests than this are in progress at its owner").or("8");
 pub(super) const REQUESTS_AT_ONCE: SettingKey = SettingKey::new("requests_at_once", Shape::whole(1, REQUESTS_MAX),
-    "how many requests a worker handles at once; further ones are refused as busy").or("64");
+    "how many requests a worker handles at once; as many again wait up to 50 ms for a place, others are refused as busy").or("64");
 pub(super) const REQUESTS_WAITING: SettingKey = SettingKey::new("requests_waiting", Shape::whole(1, REQUESTS_MAX),
     "how many requests of a worker wait for an answer at once; further ones are refused as busy").or("1024");
 pub(super) const ON_BACKEND_LOSS: SettingKey = SettingKey::new("on_backend_loss", OneOf(&["stop", "keep"]),

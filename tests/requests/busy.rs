@@ -20,7 +20,7 @@ async fn not_more_than_64_are_answered_at_a_time() {
     for _ in 0..10 {
         tokio::task::yield_now().await;
     }
-    assert!(matches!(one.answer(Request::get("hang")).await, Err(Undelivered::Busy(Some(_)))));
+    assert!(matches!(one.answer(Request::get("hang")).await, Err(Undelivered::Busy(None))));
     for status in futures::future::join_all(hanging).await {
         assert_eq!(status.unwrap(), 504);
     }
@@ -41,7 +41,7 @@ async fn a_member_that_is_busy_refuses_the_request() {
         hanging.spawn(async move { one.answer(Request::get("hang")).await });
     }
     eventually("64 are being answered", || running.load(Ordering::Relaxed) == 64).await;
-    assert_eq!(brings(&two, &there, &post("act")).await, Err(Undelivered::Busy(Some(Duration::from_secs(1)))));
+    assert_eq!(brings(&two, &there, &post("act")).await, Err(Undelivered::Busy(None)));
     assert_eq!(done.load(Ordering::Relaxed), 0);
     hanging.shutdown().await;
     assert_eq!(brings(&two, &there, &post("act")).await.unwrap().body, b"done");
@@ -84,7 +84,7 @@ async fn what_is_beyond_the_members_lower_limit_is_refused_as_busy() {
     }
     eventually("64 are being answered", || running.load(Ordering::Relaxed) == 64).await;
     let soon = Attempt::until(Instant::now() + Duration::from_secs(5));
-    assert!(matches!(two.connections().bring(&there, &Request::get("status"), &soon).await, Err(Undelivered::Busy(Some(_)))));
+    assert!(matches!(two.connections().bring(&there, &Request::get("status"), &soon).await, Err(Undelivered::Busy(None))));
     hanging.shutdown().await;
 }
 
@@ -105,4 +105,54 @@ async fn the_1025th_stream_of_a_connection_is_refused() {
     eventually("the others are being answered", || running.load(Ordering::Relaxed) == 1_024).await;
     drop(stream);
     eventually("their handlers have ended", || running.load(Ordering::Relaxed) == 0).await;
+}
+
+/// A member whose handlers are short makes room in a moment: what comes beyond the limit waits there, and no caller has to come back.
+#[tokio::test]
+async fn a_short_rush_waits_for_places_at_the_member() {
+    let world = World::new();
+    let (one, two) = (wide_worker(&world, "one", 4), worker(&world, "two", Some(TOKEN)));
+    let running = Arc::new(AtomicUsize::new(0));
+    let (counted, most) = (Arc::clone(&running), Arc::new(AtomicUsize::new(0)));
+    let highest = Arc::clone(&most);
+    let handler = move |_: Request| {
+        highest.fetch_max(counted.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+        let counted = Arc::clone(&counted);
+        async move {
+            tokio::task::yield_now().await;
+            counted.fetch_sub(1, Ordering::Relaxed);
+            "done"
+        }
+    };
+    one.on_request("short", handler).unwrap();
+    let there = place(&one, one.listen_for_requests().await.unwrap());
+    let rush = (0..8).map(|_| brings(&two, &there, &Request::get("short")));
+    for answer in futures::future::join_all(rush).await {
+        assert_eq!(answer.unwrap().body, b"done");
+    }
+    assert!(most.load(Ordering::Relaxed) <= 4, "{most:?}");
+}
+
+/// As many wait as are handled, and each for 50 ms: what is beyond is refused at once.
+#[tokio::test(start_paused = true)]
+async fn the_queue_is_as_long_as_the_limit_and_short() {
+    let world = World::new();
+    let one = wide_worker(&world, "one", 2);
+    let running = hangs(&one, "hang");
+    let begun = Instant::now();
+    let ask = |one: &ShardingService| {
+        let one = one.clone();
+        tokio::spawn(async move { (one.answer(Request::get("hang")).await, begun.elapsed()) })
+    };
+    let _handled = [ask(&one), ask(&one)];
+    eventually("both are being handled", || running.load(Ordering::Relaxed) == 2).await;
+    let queued_from = begun.elapsed();
+    let queued = [ask(&one), ask(&one)];
+    tokio::task::yield_now().await;
+    let (beyond, at_once) = ask(&one).await.unwrap();
+    assert_eq!((beyond, at_once), (Err(Undelivered::Busy(None)), queued_from));
+    for queued in queued {
+        let (refused, at) = queued.await.unwrap();
+        assert_eq!((refused, at), (Err(Undelivered::Busy(None)), queued_from + Duration::from_millis(50)));
+    }
 }

@@ -128,7 +128,7 @@ impl Routing {
 
 /// The answer of this member itself, as if it had come over the network.
 pub(crate) async fn answer_here(local: &OwnershipContext, request: Request, attempt: &Attempt) -> Result<Answer, Undelivered> {
-    let turn = RequestHandlers::turn(local, request.to, &request.path)?;
+    let turn = RequestHandlers::turn(local, request.to, &request.path, attempt.until).await?;
     // In a box, because each future that waits for an attempt would be as large.
     attempt.after_sending(Box::pin(RequestHandlers::answer(local, request, attempt.until, turn))).await?
 }

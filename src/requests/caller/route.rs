@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use shardwise_core::routing::{Choice, NoRoute};
-use shardwise_core::{Epoch, Incarnation, InstanceId, Moment, ShardKey as _};
+use shardwise_core::routing::{Choice, NoRoute, Routes};
+use shardwise_core::{Epoch, Incarnation, InstanceId, Member, Moment, ShardKey as _};
 
 use super::table::{RouteSet, RouteState};
 use super::{Routing, To};
@@ -50,21 +50,26 @@ impl RouteCause {
 pub struct Route {
     state: Arc<RouteState>,
     set: RouteSet,
-    instance_id: InstanceId,
-    incarnation: Incarnation,
+    /// The chosen member.
+    index: u32,
     cause: RouteCause,
     epoch: Option<Epoch>,
 }
 
 impl Route {
     /// The chosen member.
-    pub const fn member(&self) -> &InstanceId {
-        &self.instance_id
+    pub fn member(&self) -> &InstanceId {
+        &self.record().instance_id
     }
 
     /// Its incarnation.
-    pub const fn incarnation(&self) -> Incarnation {
-        self.incarnation
+    pub fn incarnation(&self) -> Incarnation {
+        self.record().incarnation
+    }
+
+    /// Of the view from which it was chosen.
+    fn record(&self) -> &Member {
+        &self.state.table.view().members()[self.index as usize]
     }
 
     /// The members that may serve it, for a key its owner first.
@@ -91,7 +96,7 @@ impl Route {
 
 impl fmt::Debug for Route {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Route(to {} of {:?}, {})", self.instance_id, self.set().collect::<Vec<_>>(), self.cause.as_str())
+        write!(f, "Route(to {} of {:?}, {})", self.member(), self.set().collect::<Vec<_>>(), self.cause.as_str())
     }
 }
 
@@ -101,23 +106,30 @@ impl Routing {
         if !self.is_following() {
             return Err(NoRoute::NoView);
         }
-        let (now, state) = (self.clock.now(), self.state.load_full());
+        let state = self.state.load_full();
+        // Of one member neither its load nor hints count, and reading the clock takes as long as all else.
+        let is_of_one = match to {
+            To::Owner(_) => !state.table.spreads(),
+            To::Holder(_) | To::Member(_) => true,
+            To::Session(_) | To::Any(_) => false,
+        };
+        let now = if is_of_one { Moment::ZERO } else { self.clock.now() };
         let set = self.set_of(&state, to, now, now)?;
         let members = set.as_slice(&state.table);
         // A set of one needs no number.
         let random = if members.len() > 1 { rand::random() } else { 0 };
         let choice = Choice { table: &state.table, set: members, pick: self.pick(), key: to.key(), random };
-        let member = choice.index(now).and_then(|index| state.table.member(index)).ok_or(NoRoute::Unserved)?;
-        let (instance_id, incarnation) = (member.instance_id.clone(), member.incarnation);
+        let index = choice.index(now).filter(|index| state.table.member(*index).is_some()).ok_or(NoRoute::Unserved)?;
         let (cause, epoch) = self.cause(&state, to, members.len());
-        Ok(Route { state, set, instance_id, incarnation, cause, epoch })
+        Ok(Route { state, set, index, cause, epoch })
     }
 
     /// The members that may serve a destination. `came` is when the request came.
     pub(super) fn set_of(&self, state: &RouteState, to: &To<'_>, came: Moment, now: Moment) -> Result<RouteSet, NoRoute> {
         let table = &state.table;
         let few = match to {
-            To::Owner(key) => table.owners(key, now, &self.hints, &self.routes.load())?,
+            To::Owner(key) if table.spreads() => table.owners(key, now, &self.hints, &self.routes.load())?,
+            To::Owner(key) => table.owners(key, now, &self.hints, &Routes::default())?,
             To::Holder(name) => table.holder(state.claim_of(name).map(|claim| &claim.holder))?,
             To::Member(id) => table.instance(id)?,
             To::Session(id) => match table.session(id, came, None) {

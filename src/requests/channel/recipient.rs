@@ -109,11 +109,11 @@ async fn answered(
         let why = "without a peer token or certificates only GET is answered: set peer_token_file for all members";
         return Err(wire::refusal(StatusCode::FORBIDDEN, why));
     }
-    // Before the body is read, so that the memory for bodies has a limit.
-    let turn = RequestHandlers::turn(member, head.to(), head.path()).map_err(|busy| wire::undelivered(&busy))?;
     let longest = if head.is_message() { MESSAGE_WITHIN_MAX } else { WITHIN_MAX };
     let within = head.within.unwrap_or(WITHIN_DEFAULT).min(longest);
     let until = Instant::now() + within;
+    // Before the body is read, so that the memory for bodies has a limit.
+    let turn = RequestHandlers::turn(member, head.to(), head.path(), until).await.map_err(|busy| wire::undelivered(&busy))?;
     let whole = match timeout(BODY_WITHIN.min(within), whole(body, head.bytes_max())).await {
         Ok(Ok(whole)) => whole,
         Ok(Err(error)) if error.is::<LengthLimitError>() => {

@@ -66,7 +66,8 @@ impl ShardingService {
         if let Err(error) = inside_runtime() {
             return Ok(Answer::failed(&error.to_string()));
         }
-        let turn = RequestHandlers::turn(self.membership(), request.to, &request.path)?;
-        RequestHandlers::answer(self.membership(), request, Instant::now() + within, turn).await
+        let until = Instant::now() + within;
+        let turn = RequestHandlers::turn(self.membership(), request.to, &request.path, until).await?;
+        RequestHandlers::answer(self.membership(), request, until, turn).await
     }
 }

@@ -179,6 +179,12 @@ impl RouteTable {
         if set.as_slice().is_empty() { serving(ranks.get(..width).unwrap_or(ranks)) } else { Ok(set) }
     }
 
+    /// Whether keys may have several members. Otherwise [`RouteTable::owners`] depends on no moment, hint or route.
+    #[inline]
+    pub const fn spreads(&self) -> bool {
+        matches!(&self.owners, OwnerTable::Slots(ranks) if ranks.each > 1)
+    }
+
     /// Whether that member may serve the key: it is the owner or, by the largest width, a successor. For the receiver of a request, which
     /// decides by its own view.
     pub fn accepts<K: ShardKey + ?Sized>(&self, key: &K, instance_id: &InstanceId) -> bool {
