@@ -51,6 +51,8 @@ pub(crate) struct OwnershipContext {
     /// The worker's health, which the driver writes into the record.
     pub(crate) worker: WorkerWatch,
     pub(crate) extensions: Extensions,
+    /// The handlers of requests.
+    pub(crate) handlers: Slot,
     #[cfg(feature = "requests")]
     pub(crate) routing: Slot,
     #[cfg(feature = "requests")]
@@ -77,6 +79,7 @@ impl OwnershipContext {
             advertised: Arc::new(AdvertisedAddresses::new(member)),
             worker: WorkerWatch::default(),
             extensions: Extensions::default(),
+            handlers: Slot::default(),
             #[cfg(feature = "requests")]
             routing: Slot::default(),
             #[cfg(feature = "requests")]
@@ -147,7 +150,7 @@ impl Life {
     }
 }
 
-/// At most one value of each type: the messages' post, the requests' handlers, the names on offer.
+/// At most one value of each type: the messages' post, the names on offer.
 #[derive(Default)]
 pub(crate) struct Extensions(Mutex<Vec<Arc<dyn Any + Send + Sync>>>);
 
@@ -165,11 +168,9 @@ impl Extensions {
 }
 
 /// The one value of a type that a module above keeps here, read without a lock: for the hot path.
-#[cfg(feature = "requests")]
 #[derive(Default)]
 pub(crate) struct Slot(OnceLock<Box<dyn Any + Send + Sync>>);
 
-#[cfg(feature = "requests")]
 impl Slot {
     /// The value, created by `make` if there is none. Only one type uses a slot; another one would get a value that lives for ever.
     pub(crate) fn get_or_make<T: Send + Sync + 'static>(&self, make: impl Fn() -> T) -> &T {

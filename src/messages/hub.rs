@@ -33,7 +33,7 @@ impl MessageHub {
         context.extensions.get_or_make(|| {
             let mailboxes = Arc::new(Mailboxes::default());
             let taking = Arc::clone(&mailboxes);
-            handlers.register_own(Addressee::Holder, MESSAGES, takes_at_its_end(move |request| taken(Arc::clone(&taking), request)));
+            handlers.register_own(Addressee::Holder, MESSAGES, &takes_at_its_end(move |request| taken(Arc::clone(&taking), request)));
             Self {
                 life: context.life.clone(),
                 mailboxes,

@@ -1,10 +1,9 @@
 //! One member's handlers, and how a request gets its answer from them.
 
-use std::collections::BTreeMap;
 use std::future::ready;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -13,10 +12,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use super::handler_map::HandlerMap;
 use super::security::PeerSecurity;
 use super::status::status;
 use super::{Addressee, Answer, Method, Request, Undelivered, is_path};
-use crate::error::{Error, ErrorKind, Result, locked};
+use crate::error::{Error, ErrorKind, Result};
 use crate::membership::OwnershipContext;
 use crate::settings::RequestSettings;
 use crate::telemetry::metrics::RequestMeters;
@@ -84,7 +84,7 @@ type LoadReport = Box<dyn Fn() -> u32 + Send + Sync>;
 
 /// The handlers of one member. It keeps no service alive.
 pub(crate) struct RequestHandlers {
-    handlers: Mutex<BTreeMap<(Addressee, String), Handler>>,
+    handlers: HandlerMap,
     /// For requests without a handler: the worker next to a sidecar.
     fallback: OnceLock<Handler>,
     at_once_max: usize,
@@ -116,10 +116,10 @@ pub(crate) struct Turn {
 
 impl RequestHandlers {
     pub(crate) fn of(context: &OwnershipContext) -> Arc<Self> {
-        context.extensions.get_or_make(|| {
+        Arc::clone(context.handlers.get_or_make(|| {
             let at_once_max = RequestSettings::limit(context.requests.at_once);
-            Self {
-                handlers: Mutex::default(),
+            Arc::new(Self {
+                handlers: HandlerMap::default(),
                 fallback: OnceLock::new(),
                 at_once_max,
                 at_once: Arc::new(Semaphore::new(at_once_max)),
@@ -134,8 +134,8 @@ impl RequestHandlers {
                 security: OnceLock::new(),
                 #[cfg(feature = "requests")]
                 listener: crate::membership::MemberListener::of(context),
-            }
-        })
+            })
+        }))
     }
 
     /// How this member proves itself, and what it expects of others.
@@ -174,7 +174,7 @@ impl RequestHandlers {
         &self.meters
     }
 
-    pub(super) fn register(&self, to: Addressee, path: &str, handler: Handler) -> Result<()> {
+    pub(super) fn register(&self, to: Addressee, path: &str, handler: &Handler) -> Result<()> {
         let refused = |why: String| Err(Error::new(ErrorKind::Settings, format!("a handler at {path:?}: {why}")));
         if !is_path(path) {
             return refused("write parts of letters, digits and -._~ with single slashes between them, such as \"cache/size\"".into());
@@ -182,19 +182,16 @@ impl RequestHandlers {
         if is_reserved(path) {
             return refused("what begins with \"shardwise\" is answered by shardwise itself".into());
         }
-        let (mut handlers, key) = (locked(&self.handlers), (to, path.to_owned()));
-        if handlers.len() >= HANDLERS_MAX && !handlers.contains_key(&key) {
-            drop(handlers);
+        if !self.handlers.insert(to, path, handler, HANDLERS_MAX) {
             return refused(format!("there are {HANDLERS_MAX} already, and that is the most"));
         }
-        handlers.insert(key, handler);
         Ok(())
     }
 
     /// A handler of shardwise itself, at a reserved path.
     #[cfg(feature = "requests")]
-    pub(crate) fn register_own(&self, to: Addressee, path: &'static str, handler: Handler) {
-        locked(&self.handlers).insert((to, path.to_owned()), handler);
+    pub(crate) fn register_own(&self, to: Addressee, path: &'static str, handler: &Handler) {
+        self.handlers.insert(to, path, handler, usize::MAX);
     }
 
     /// Handles what no handler of this process does; the first call counts.
@@ -202,16 +199,12 @@ impl RequestHandlers {
         let _ = self.fallback.set(handler);
     }
 
-    fn handler(&self, to: Addressee, path: &str) -> Option<Handler> {
-        locked(&self.handlers).get(&(to, path.to_owned())).cloned()
-    }
-
     /// What a request without a handler comes to. One whose caller does not wait for an answer is barred, or it would count as accepted.
     fn unknown(&self, request: &Request) -> Handled {
-        let (to, path, handlers) = (request.to, request.path.as_str(), locked(&self.handlers));
-        let of_addressee = handlers.keys().filter(|(of, path)| *of == to && !is_reserved(path)).map(|(_, path)| path.as_str());
+        let (to, path, handlers) = (request.to, request.path.as_str(), self.handlers.keys());
+        let of_addressee = handlers.iter().filter(|(of, path)| *of == to && !is_reserved(path)).map(|(_, path)| path.as_str());
         let known: Vec<_> = std::iter::once(STATUS).chain(of_addressee).take(NAMED).collect();
-        let other = handlers.keys().find(|(of, known)| *of != to && known == path).map(|(of, _)| *of);
+        let other = handlers.iter().find(|(of, known)| *of != to && known == path).map(|(of, _)| *of);
         let hint = other.map(|other| format!("; its handler there is for requests to {other}")).unwrap_or_default();
         let path: String = path.chars().take(64).collect();
         let known = known.join(", ");
@@ -272,7 +265,7 @@ impl RequestHandlers {
     pub(crate) async fn answer(context: &OwnershipContext, request: Request, until: Instant, turn: Turn) -> Handled {
         let handlers = Self::of(context);
         let has_status = request.path == STATUS || request.path == OWN_STATUS;
-        let own = handlers.handler(request.to, &request.path);
+        let own = handlers.handlers.get(request.to, &request.path);
         // Of what may have been begun before it is taken, only the end is certain.
         let is_taken_first = own.is_some() && !is_reserved(&request.path);
         // By what it owns, holds and has open, which is nothing once it leaves; it may know who does.

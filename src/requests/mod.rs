@@ -46,6 +46,7 @@ mod answer;
 pub(crate) mod caller;
 #[cfg(feature = "requests")]
 pub mod channel;
+mod handler_map;
 pub(crate) mod handlers;
 mod handling;
 mod path;

@@ -65,7 +65,7 @@ impl ShardingService {
             let handler = Arc::clone(&handler);
             async move { Ok::<Answer, Undelivered>(handler(request).await.into()) }
         };
-        self.request_handlers().register(to, path, takes_all(work))
+        self.request_handlers().register(to, path, &takes_all(work))
     }
 
     /// For a server that stands before this worker, such as a sidecar: handles the requests for which this process has no handler. The

@@ -1,19 +1,17 @@
 //! Whether a connection has requests in flight, and since when it has none: an idle one is closed.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-use crate::error::locked;
-
-/// The requests in flight on one connection.
-pub(super) struct Activity(Mutex<ActivityState>);
-
-struct ActivityState {
-    in_flight: usize,
-    /// When the last one ended, or the connection began.
-    last: Instant,
+/// The requests in flight on one connection. Counted for each request, so without a lock.
+pub(super) struct Activity {
+    in_flight: AtomicUsize,
+    begun: Instant,
+    /// When the last one ended, in nanoseconds from the beginning of the connection.
+    last: AtomicU64,
 }
 
 /// A request that is in flight until this is dropped.
@@ -22,18 +20,17 @@ pub(super) struct ActiveRequest(Arc<Activity>);
 impl Activity {
     /// None is in flight yet.
     pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self(Mutex::new(ActivityState { in_flight: 0, last: Instant::now() })))
+        Arc::new(Self { in_flight: AtomicUsize::new(0), begun: Instant::now(), last: AtomicU64::new(0) })
     }
 
     pub(super) fn begin(self: &Arc<Self>) -> ActiveRequest {
-        locked(&self.0).in_flight += 1;
+        self.in_flight.fetch_add(1, Ordering::AcqRel);
         ActiveRequest(Arc::clone(self))
     }
 
     /// Since when none is in flight; `None` if one is.
     pub(super) fn idle_since(&self) -> Option<Instant> {
-        let state = locked(&self.0);
-        (state.in_flight == 0).then_some(state.last)
+        (self.in_flight.load(Ordering::Acquire) == 0).then(|| self.begun + Duration::from_nanos(self.last.load(Ordering::Acquire)))
     }
 
     /// Waits until none has been in flight for that long.
@@ -51,9 +48,10 @@ impl Activity {
 
 impl Drop for ActiveRequest {
     fn drop(&mut self) {
-        let mut state = locked(&self.0.0);
-        state.in_flight = state.in_flight.saturating_sub(1);
-        state.last = Instant::now();
+        let last = u64::try_from(self.0.begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        // Before the count: who sees that none is in flight sees when the last one ended.
+        self.0.last.store(last, Ordering::Release);
+        self.0.in_flight.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

@@ -8,7 +8,7 @@ use shardwise_core::{ClaimName, Epoch, OwnershipMode, Resource};
 use crate::error::{Error, ErrorKind, Result};
 use crate::membership::OwnershipContext;
 use crate::requests::caller::Routing;
-use crate::requests::handlers::{Handled, HandlerDecision, HandlerWork, RequestHandlers};
+use crate::requests::handlers::{Handled, Handler, HandlerDecision, HandlerWork, RequestHandlers};
 use crate::requests::{Addressee, Answer, Request, Undelivered};
 use crate::service::ShardingService;
 use crate::work::{Guard, enter_claim};
@@ -60,7 +60,8 @@ impl ShardingService {
             });
             Box::pin(ready(taken))
         };
-        RequestHandlers::of(context).register(Addressee::Holder, path, Arc::new(taking))
+        let taking: Handler = Arc::new(taking);
+        RequestHandlers::of(context).register(Addressee::Holder, path, &taking)
     }
 }
 

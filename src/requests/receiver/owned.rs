@@ -10,7 +10,7 @@ use super::widths::{KeyRequest, KeyWidths};
 use crate::error::Result;
 use crate::membership::OwnershipContext;
 use crate::requests::caller::Routing;
-use crate::requests::handlers::{Handled, HandlerDecision, HandlerWork, RequestHandlers};
+use crate::requests::handlers::{Handled, Handler, HandlerDecision, HandlerWork, RequestHandlers};
 use crate::requests::{Addressee, Answer, Request, Undelivered};
 use crate::service::ShardingService;
 use crate::work::{Guard, enter};
@@ -107,7 +107,8 @@ impl ShardingService {
                 Ok(work)
             })
         };
-        RequestHandlers::of(self.membership()).register(Addressee::Owner, path, Arc::new(taking))
+        let taking: Handler = Arc::new(taking);
+        RequestHandlers::of(self.membership()).register(Addressee::Owner, path, &taking)
     }
 }
 

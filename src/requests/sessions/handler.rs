@@ -9,7 +9,7 @@ use super::registry::{SessionUse, Sessions};
 use super::session::Session;
 use crate::error::Result;
 use crate::requests::caller::Routing;
-use crate::requests::handlers::{HandlerDecision, HandlerWork, RequestHandlers, answered};
+use crate::requests::handlers::{Handler, HandlerDecision, HandlerWork, RequestHandlers, answered};
 use crate::requests::{Addressee, Answer, Request, Undelivered};
 use crate::service::ShardingService;
 
@@ -54,7 +54,8 @@ impl ShardingService {
             let work: HandlerWork = Box::pin(async move { Ok(handled.await) });
             Box::pin(ready(Ok(work)))
         };
-        RequestHandlers::of(context).register(Addressee::Session, path, Arc::new(taking))
+        let taking: Handler = Arc::new(taking);
+        RequestHandlers::of(context).register(Addressee::Session, path, &taking)
     }
 }
 
