@@ -126,7 +126,8 @@ async fn a_short_rush_waits_for_places_at_the_member() {
     };
     one.on_request("short", handler).unwrap();
     let there = place(&one, one.listen_for_requests().await.unwrap());
-    let rush = (0..8).map(|_| brings(&two, &there, &Request::get("short")));
+    let request = Request::get("short");
+    let rush = (0..8).map(|_| brings(&two, &there, &request));
     for answer in futures::future::join_all(rush).await {
         assert_eq!(answer.unwrap().body, b"done");
     }
