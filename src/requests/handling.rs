@@ -18,8 +18,8 @@ const REFUSED_BEFORE_END: Duration = Duration::from_millis(200);
 const ACCEPTED_WITHIN: Duration = WITHIN_MAX;
 
 impl RequestHandlers {
-    /// Waits for the work and its answer. The work ends with the caller that waits for it, and has no task of its own: to wake one more
-    /// took a fifth of the time of a short request.
+    /// Waits for the work and its answer. The work ends with the caller that waits for it, and has no task of its own, which would be
+    /// one more to wake.
     pub(super) async fn worked(
         &self,
         context: &OwnershipContext,
