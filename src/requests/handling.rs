@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use tokio::time::{Instant, timeout, timeout_at};
+use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
 use super::handlers::{Handled, Handler, HandlerWork, RequestHandlers, Turn};
@@ -18,17 +19,19 @@ const REFUSED_BEFORE_END: Duration = Duration::from_millis(200);
 const ACCEPTED_WITHIN: Duration = WITHIN_MAX;
 
 impl RequestHandlers {
-    /// Waits for the work and its answer. The work ends with the caller that waits for it, and has no task of its own, which would be
-    /// one more to wake.
-    pub(super) async fn worked(
-        &self,
-        context: &OwnershipContext,
-        path: &str,
-        work: impl Future<Output = Handled>,
-        until: Instant,
-    ) -> Handled {
-        match timeout_at(until, AssertUnwindSafe(work).catch_unwind()).await {
-            Ok(Ok(handled)) => handled.map(|answer| Answer { load: Some(self.load().into()), ..answer }),
+    /// Waits for the work and its answer.
+    pub(super) async fn worked<W>(self: &Arc<Self>, context: &OwnershipContext, path: &str, work: W, until: Instant) -> Handled
+    where
+        W: Future<Output = Handled> + Send + 'static,
+    {
+        let handlers = Arc::clone(self);
+        let working = async move {
+            let answer = work.await?;
+            Ok::<_, Undelivered>(Answer { load: Some(handlers.load().into()), ..answer })
+        };
+        // A separate task, so that a panic ends only that; it ends with the caller that waits for it.
+        match timeout_at(until, AbortOnDropHandle::new(tokio::spawn(working.in_current_span()))).await {
+            Ok(Ok(handled)) => handled,
             Ok(Err(_)) => Ok(panicked(context, path)),
             Err(_) => {
                 let detail = "it has not answered within the time that its caller gives it, and was ended";

@@ -54,12 +54,7 @@ async fn a_caller_has_64_requests_in_flight_at_a_member_and_no_more() {
     let (one, two) = (worker(&world, "one", Some(TOKEN)), worker(&world, "two", Some(TOKEN)));
     let running = hangs(&one, "hang");
     let there = place(&one, one.listen_for_requests().await.unwrap());
-    let mut hanging = JoinSet::new();
-    for _ in 0..64 {
-        let (two, there) = (two.clone(), there.clone());
-        hanging.spawn(async move { brings(&two, &there, &Request::get("hang")).await });
-    }
-    eventually("64 are being answered", || running.load(Ordering::Relaxed) == 64).await;
+    let mut hanging = fill(&running, &two, &there).await;
     let soon = Attempt::until(Instant::now() + Duration::from_millis(300));
     match two.connections().bring(&there, &Request::get("status"), &soon).await {
         Err(Undelivered::Unsent(why)) => assert!(why.contains("as many requests to it as are allowed"), "{why}"),
@@ -70,6 +65,17 @@ async fn a_caller_has_64_requests_in_flight_at_a_member_and_no_more() {
     assert_eq!(brings(&two, &there, &Request::get("status")).await.unwrap().status, 200);
 }
 
+/// Sends 64 requests that hang, and waits until all of them are being answered.
+async fn fill(running: &AtomicUsize, by: &ShardingService, there: &Place) -> JoinSet<()> {
+    let mut hanging = JoinSet::new();
+    for _ in 0..64 {
+        let (by, there) = (by.clone(), there.clone());
+        hanging.spawn(async move { drop(brings(&by, &there, &Request::get("hang")).await) });
+    }
+    eventually("64 are being answered", || running.load(Ordering::Relaxed) == 64).await;
+    hanging
+}
+
 /// A member takes what a caller with a higher limit sends, so that it can refuse it: nothing waits inside HTTP/2 until it is unknown.
 #[tokio::test]
 async fn what_is_beyond_the_members_lower_limit_is_refused_as_busy() {
@@ -77,12 +83,7 @@ async fn what_is_beyond_the_members_lower_limit_is_refused_as_busy() {
     let (one, two) = (worker(&world, "one", Some(TOKEN)), wide_worker(&world, "two", 200));
     let running = hangs(&one, "hang");
     let there = place(&one, one.listen_for_requests().await.unwrap());
-    let mut hanging = JoinSet::new();
-    for _ in 0..64 {
-        let (two, there) = (two.clone(), there.clone());
-        hanging.spawn(async move { brings(&two, &there, &Request::get("hang")).await });
-    }
-    eventually("64 are being answered", || running.load(Ordering::Relaxed) == 64).await;
+    let mut hanging = fill(&running, &two, &there).await;
     let soon = Attempt::until(Instant::now() + Duration::from_secs(5));
     assert!(matches!(two.connections().bring(&there, &Request::get("status"), &soon).await, Err(Undelivered::Busy(None))));
     hanging.shutdown().await;
@@ -156,4 +157,28 @@ async fn the_queue_is_as_long_as_the_limit_and_short() {
         let (refused, at) = queued.await.unwrap();
         assert_eq!((refused, at), (Err(Undelivered::Busy(None)), queued_from + Duration::from_millis(50)));
     }
+}
+
+/// Each of these handlers waits for the next one: their futures must not be polled inside of each other.
+#[tokio::test]
+async fn a_handler_that_asks_its_own_member_a_thousand_deep_does_not_exhaust_the_stack() {
+    let world = World::new();
+    let one = wide_worker(&world, "one", 1_001);
+    let asked = one.clone();
+    let handler = move |request: Request| {
+        let one = asked.clone();
+        async move {
+            let left: u32 = request.query.as_deref().unwrap_or("0").parse().unwrap();
+            if left == 0 {
+                return "the end".to_owned();
+            }
+            let mut deeper = Request::get("nest");
+            deeper.query = Some((left - 1).to_string());
+            String::from_utf8(one.answer(deeper).await.unwrap().body).unwrap()
+        }
+    };
+    one.on_request("nest", handler).unwrap();
+    let mut first = Request::get("nest");
+    first.query = Some("1000".to_owned());
+    assert_eq!(one.answer(first).await.unwrap().body, b"the end");
 }
