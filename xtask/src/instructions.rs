@@ -11,8 +11,6 @@ use crate::run::{StepLog, TaskFailure};
 use crate::steps::StepPass;
 
 const PACKAGE: &str = "shardwise-instructions";
-/// A profile of `Cargo.toml`, named as the package that it builds is.
-const PROFILE: &str = "instructions";
 const COUNTS: &str = "benches/instructions/counts.txt";
 /// Other versions of the compiler and of the C library count a little differently.
 const TOLERANCE: f64 = 0.10;
@@ -81,11 +79,11 @@ fn read(path: &Path) -> Result<BTreeMap<String, f64>, TaskFailure> {
 }
 
 fn count(log: &StepLog<'_>) -> Result<BTreeMap<String, f64>, TaskFailure> {
-    let mut build = log.context.cargo(&["build", "--profile", PROFILE, "--package", PACKAGE]);
+    let mut build = log.context.cargo(&["build", "--release", "--package", PACKAGE]);
     // Clippy's driver does not optimise MIR, and less is inlined across crates.
     build.env_remove("RUSTC_WORKSPACE_WRAPPER");
     log.run(build)?;
-    let program = log.context.target().join(PROFILE).join(PACKAGE);
+    let program = log.context.target().join("release").join(PACKAGE);
     let list = log.run(log.context.command(&program.to_string_lossy(), &[]))?;
     let cases =
         list.lines().filter_map(|line| line.split_once('\t')).filter_map(|(things, case)| Some((case, things.parse::<u32>().ok()?)));

@@ -12,12 +12,18 @@ use crate::run::TaskFailure;
 const TTL_MS: u64 = 2_000;
 /// A newcomer must hold its slots within this time of its start.
 const HANDOVER_MS_MAX: u64 = 250;
+/// The command with everything may have this many bytes.
+const PROGRAM_BYTES_MAX: u64 = 35_000_000;
 
 /// Runs the demo that often, to the first run that falls short.
 pub(super) fn run(soak: &SoakRun<'_>) -> Result<SoakReport, TaskFailure> {
     let (context, runs) = (soak.log.context, soak.runs);
     soak.log.run(context.cargo(&["build", "--release", "--package", "shardwise-cli"]))?;
     let program = context.target().join("release/shardwise");
+    let bytes = std::fs::metadata(&program).map_err(TaskFailure::at(program.display()))?.len();
+    if bytes > PROGRAM_BYTES_MAX {
+        return Err(TaskFailure::new(format!("{} has {bytes} bytes; at most {PROGRAM_BYTES_MAX} are wanted", program.display())));
+    }
     let mut verdicts = Vec::new();
     for run in 1..=runs {
         let mut command = context.command(&program.to_string_lossy(), &["demo", "--json", "--ttl", "2s"]);
@@ -32,7 +38,8 @@ pub(super) fn run(soak: &SoakRun<'_>) -> Result<SoakReport, TaskFailure> {
         }
         verdicts.push(verdict);
     }
-    Ok(SoakReport { text: table(&verdicts), short: Vec::new() })
+    let size = format!("\nThe command, built with everything, has {}.{} MB.\n", bytes / 1_000_000, bytes / 100_000 % 10);
+    Ok(SoakReport { text: table(&verdicts) + &size, short: Vec::new() })
 }
 
 /// Median and worst of every number of the verdicts.
