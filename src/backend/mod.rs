@@ -103,6 +103,11 @@ pub(crate) fn find(name: &str) -> Option<&'static BackendKind> {
     built_in.or_else(|| added().into_iter().find(|kind| kind.name == name))
 }
 
+/// The names of all backends, also of those that this program was built without.
+pub(crate) fn names() -> Vec<&'static str> {
+    BACKENDS.iter().map(|known| known.name).chain(added().into_iter().map(|kind| kind.name)).collect()
+}
+
 pub(crate) fn open(kind: &BackendKind, options: &BackendSettings, clock: &Clock) -> Result<Arc<dyn Discovery>> {
     // It contacts no server, so any error is in the settings.
     (kind.open)(options, clock).map_err(|error| Error::new(ErrorKind::Settings, error.context()).caused_by(error))
@@ -133,10 +138,13 @@ pub(crate) fn available(name: &str) -> String {
     let have: Vec<_> = built_in.chain(added().into_iter().map(|kind| kind.name)).collect();
     if BACKENDS.iter().any(|known| known.name == name) {
         return format!(
-            "this program has {}; build it with the feature {name:?}: cargo add shardwise --features {name}, or for the command \
-             cargo install --locked --path crates/cli --features {name}",
+            "this program has {}; build it with the feature {name:?}: cargo add shardwise --features {name}, or for the command, in \
+             a checkout, cargo install --locked --path crates/cli --no-default-features --features {name}",
             have.join(", ")
         );
+    }
+    if let Some(meant) = nearest(name, BACKENDS.iter().map(|known| known.name)).filter(|meant| !have.contains(meant)) {
+        return format!("did you mean {meant:?}? {}", available(meant));
     }
     // The author of a program gets the hint, and not an operator who has misspelled a name.
     let is_slip = nearest(name, have.iter().copied()).is_some();

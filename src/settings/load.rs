@@ -105,8 +105,8 @@ fn read(path: &Path, is_named: bool) -> Result<String, Error> {
     let unreadable = |error: std::io::Error| {
         let message = match error.kind() {
             IoErrorKind::NotFound if !is_named => format!(
-                "there is no {DEFAULT_FILE} in the working directory: name another with {FILE_VARIABLE}, or make one with \
-                 [default.resilience.sharding.policies.workers] and, on the next line, group_name = \"workers\""
+                "there is no {DEFAULT_FILE} in the working directory: name another with {FILE_VARIABLE}, or make one by \
+                 `shardwise init`, or with [default.resilience.sharding.policies.workers] and, on the next line, group_name = \"workers\""
             ),
             IoErrorKind::NotFound => format!("the settings file {shown} does not exist: check the path"),
             IoErrorKind::IsADirectory => format!("the settings file {shown} is a directory: name a file in it"),
@@ -137,8 +137,8 @@ mod tests {
         let error = read(&folder.path().join(DEFAULT_FILE), false).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "there is no settings.toml in the working directory: name another with SHARDWISE_SETTINGS, or make one with \
-             [default.resilience.sharding.policies.workers] and, on the next line, group_name = \"workers\""
+            "there is no settings.toml in the working directory: name another with SHARDWISE_SETTINGS, or make one by \
+             `shardwise init`, or with [default.resilience.sharding.policies.workers] and, on the next line, group_name = \"workers\""
         );
     }
 

@@ -126,6 +126,24 @@ pub(super) fn discovery(
     Ok((DiscoverySettings { backend: name, options, written: Some(backend) }, timing))
 }
 
+/// Refuses the table of a backend where no `backend` is written: workers of several machines would meet in `local`, each machine by itself,
+/// and each of them would own everything.
+fn refuse_forgotten(discovery: &SettingsTable<'_>) -> Result<(), Error> {
+    if discovery.written(&keys::BACKEND)?.is_some() {
+        return Ok(());
+    }
+    let unset = DiscoverySettings::default().backend;
+    for name in backend::names().into_iter().filter(|name| *name != unset) {
+        if let Some((table, origin)) = discovery.set_in(name) {
+            return Err(origin.fail(format_args!(
+                "{table} is set, but discovery.backend is not, and without it workers meet in {unset:?}, each machine by itself: write \
+                 backend = {name:?} beside it, or {unset:?} if you mean that"
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// The options of the backend `postgres` that say where an outbox's events are.
 fn store_of(backend: &ResolvedValue, outbox: Option<&SettingsTable<'_>>) -> Result<Vec<(&'static str, BackendValue)>, Error> {
     let Some(outbox) = outbox else {
@@ -196,7 +214,9 @@ pub(super) fn policy(
 
     let peers = peers::read(table)?;
     let requests = requests::read(table, policy.ownership)?;
-    let (discovery, timing) = discovery(&table.table("discovery").inheriting(common), policy.ownership, outbox)?;
+    let meeting = table.table("discovery").inheriting(common);
+    refuse_forgotten(&meeting)?;
+    let (discovery, timing) = discovery(&meeting, policy.ownership, outbox)?;
     Ok(PolicySettings { policy, timing, discovery, peers, requests })
 }
 

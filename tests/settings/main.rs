@@ -339,6 +339,28 @@ mod files {
     }
 }
 
+/// Regression: it was ignored, and each machine had all keys.
+#[test]
+fn the_table_of_a_backend_is_refused_if_no_backend_is_named() {
+    let beside = "is set, but discovery.backend is not, and without it workers meet in \"local\", each machine by itself: write backend = \
+                  \"consul\" beside it, or \"local\" if you mean that";
+    let common = "[default.resilience.sharding.discovery.consul]\naddress = \"http://10.0.0.7:8500\"\n";
+    assert_eq!(refused(&format!("{common}{WORKERS}")), format!("settings line 1: resilience.sharding.discovery.consul {beside}"));
+    let own = refused_policy_line("discovery.consul.address = \"http://10.0.0.7:8500\"");
+    assert_eq!(own, format!("discovery.consul {beside}"));
+    let variable = "~DISCOVERY__CONSUL__ADDRESS=http://10.0.0.7:8500";
+    let name = "environment variable SHARDWISE__RESILIENCE__SHARDING__DISCOVERY__CONSUL__ADDRESS";
+    assert_eq!(message(with(WORKERS, &[variable])), format!("{name}: resilience.sharding.discovery.consul {beside}"));
+    // A section that names the backend counts only where it is in force; elsewhere one says what is meant.
+    let production = format!("{common}{WORKERS}[production.resilience.sharding.discovery]\nbackend = \"consul\"\n");
+    assert!(message(with(&production, &[])).ends_with(beside) && with(&production, &["SHARDWISE_ENV=production"]).is_ok());
+    // What other tools use says nothing of shardwise, and who has written a backend has decided.
+    assert!(with(WORKERS, &["CONSUL_HTTP_ADDR=http://10.0.0.7:8500"]).is_ok());
+    for backend in ["local", "etcd", "consul"] {
+        assert!(with(&format!("{common}{WORKERS}discovery.backend = {backend:?}"), &[]).is_ok(), "{backend}");
+    }
+}
+
 /// Programs with different features share a settings file: what is for a backend that this one lacks is left alone.
 #[cfg(not(feature = "local"))]
 #[test]
@@ -348,6 +370,6 @@ fn the_table_of_a_backend_that_this_program_lacks_is_left_alone_until_it_is_chos
     assert_eq!(
         refused,
         "resilience.sharding.policies.workers.discovery.backend is \"local\": this program has memory; build it with the feature \"local\": \
-         cargo add shardwise --features local, or for the command cargo install --locked --path crates/cli --features local"
+         cargo add shardwise --features local, or for the command, in a checkout, cargo install --locked --path crates/cli --no-default-features --features local"
     );
 }

@@ -133,6 +133,11 @@ fn a_backend_that_is_unknown() {
     let said = from(&format!("{WORKERS}discovery.backend = \"memry\""), &[]);
     let own = "settings line 3: resilience.sharding.policies.workers.discovery.backend is \"memry\": this program has memory";
     assert!(said.starts_with(own) && said.contains(" (did you mean memory?)") && !said.contains("ShardingFactory"), "{said}");
+    #[cfg(not(feature = "postgres"))]
+    {
+        let said = from(&format!("{WORKERS}discovery.backend = \"postgress\""), &[]);
+        assert!(said.contains(": did you mean \"postgres\"? this program has memory") && said.contains("--features postgres"), "{said}");
+    }
     let common = "[default.resilience.sharding.discovery]\nbackend = \"memry\"\n";
     let said = from(&format!("{common}{WORKERS}"), &[]);
     assert!(said.starts_with("settings line 2: resilience.sharding.discovery.backend is \"memry\": this program has "), "{said}");

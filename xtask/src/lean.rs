@@ -162,8 +162,9 @@ fn check_refused(
         .env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318");
     let ran = command.output().map_err(TaskFailure::at(folder.display()))?;
     let reported = String::from_utf8_lossy(&ran.stderr);
-    let silent =
-        features.iter().find(|feature| !reported.contains(&format!("cargo install --locked --path crates/cli --features {feature}")));
+    let silent = features.iter().find(|feature| {
+        !reported.contains(&format!("cargo install --locked --path crates/cli --no-default-features --features {feature}"))
+    });
     match (ran.status.code(), silent) {
         (Some(2), None) => Ok(()),
         (code, silent) => {

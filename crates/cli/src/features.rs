@@ -21,8 +21,12 @@ const FEATURES: [(&str, &str, bool); 11] = [
 /// What to do about a feature that this build lacks; `None` if it has it.
 pub(crate) fn missing(name: &str) -> Option<String> {
     let (_, adds, _) = FEATURES.into_iter().find(|(known, _, is_built)| *known == name && !is_built)?;
+    let built = FEATURES.into_iter().filter(|(.., is_built)| *is_built).map(|(built, ..)| built);
+    let features: Vec<_> = std::iter::once(name).chain(built).collect();
     Some(format!(
-        "this build of shardwise has no feature {name:?} ({adds}); install one that has it: cargo install --locked --path crates/cli --features {name}"
+        "this build of shardwise has no feature {name:?} ({adds}); install one that has it, in a checkout: \
+         cargo install --locked --path crates/cli --no-default-features --features {}",
+        features.join(",")
     ))
 }
 

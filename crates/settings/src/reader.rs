@@ -72,6 +72,12 @@ impl Reader {
     }
 }
 
+/// The origin of a value, or else of the first in it, that is the file or one of our variables.
+pub(crate) fn written_at(value: &Value) -> Option<Origin> {
+    let below = || children(value).and_then(|table| sorted(table).into_iter().find_map(|(_, value)| written_at(value)));
+    Some(Origin::of(value)).filter(|origin| origin.layer() > 0).or_else(below)
+}
+
 pub(crate) fn sorted(table: &Map<String, Value>) -> Vec<(&str, &Value)> {
     let mut values: Vec<_> = table.iter().map(|(name, value)| (name.as_str(), value)).collect();
     values.sort_unstable_by_key(|(name, _)| *name);

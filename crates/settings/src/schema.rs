@@ -6,7 +6,7 @@ use shardwise_core::PolicyName;
 use crate::Result;
 use crate::advice::{advice, is_slip_of};
 use crate::origin::{Origin, join};
-use crate::reader::{TABLE_NOTE, children, sorted};
+use crate::reader::{TABLE_NOTE, children, sorted, written_at};
 use crate::table::check;
 use crate::value::{Shape, Written};
 
@@ -97,7 +97,8 @@ pub enum SchemaNode {
     },
     /// A table of values whose names the user chooses.
     Free(SettingKey),
-    /// For a part that this program was built without: ignored, so that programs with different features can share a file.
+    /// For a part that this program was built without: only where it is written is kept, so that programs with different features can share
+    /// a file.
     Absent(&'static str),
 }
 
@@ -201,7 +202,7 @@ impl KnownNames<'_> {
     /// The known part of a value; `None` if it is ignored.
     fn node(&self, node: &SchemaNode, value: &Value, path: &str) -> Result<Option<Value>> {
         match node {
-            SchemaNode::Absent(_) => Ok(None),
+            SchemaNode::Absent(_) => Ok(written_at(value).map(|origin| origin.on(ValueKind::Nil))),
             // In a table shared with the application, this may be any value of the application.
             SchemaNode::Table { is_open: true, .. } if self.is_file && !is_table(value) => Ok(None),
             SchemaNode::Table { fields, is_open, .. } => self.subtable(value, fields, *is_open && self.is_file, path),

@@ -10,7 +10,7 @@ use shardwise_core::{MaxLoss, PolicyError, parse_duration};
 use shardwise_discovery::settings::MASK;
 
 use crate::origin::{Origin, Setting, join};
-use crate::reader::{Reader, TABLE_NOTE, children, table_origin};
+use crate::reader::{Reader, TABLE_NOTE, children, table_origin, written_at};
 use crate::schema::{Fallback, SettingKey};
 use crate::value::{Shape, Written, percent, secret_in, shown};
 use crate::{Error, Result};
@@ -48,6 +48,13 @@ impl<'r> SettingsTable<'r> {
     /// The origin of this table in the file; `None` if it is not there.
     pub fn named_at(&self) -> Option<Origin> {
         self.reader.value(&self.path).and_then(children)?.get(TABLE_NOTE).map(Origin::of)
+    }
+
+    /// The full key of the subtable `name` and the origin of something in it, here or in the table that this one inherits from; `None` if
+    /// nothing is set there, or only by the variables of other tools.
+    pub fn set_in(&self, name: &str) -> Option<(String, Origin)> {
+        let mut tables = std::iter::once(&self.path).chain(&self.inherits).map(|table| join(table, name));
+        tables.find_map(|table| self.reader.value(&table).and_then(written_at).map(|origin| (table, origin)))
     }
 
     /// Its full key.
