@@ -150,7 +150,7 @@ impl Life {
     }
 }
 
-/// At most one value of each type: the messages' post, the names on offer.
+/// At most one value of each type, such as the names on offer: what later modules keep for each member.
 #[derive(Default)]
 pub(crate) struct Extensions(Mutex<Vec<Arc<dyn Any + Send + Sync>>>);
 

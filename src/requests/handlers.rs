@@ -292,7 +292,7 @@ impl RequestHandlers {
             handlers.accepted(context, handler, request, until, turn).await
         } else {
             let path = request.path.clone();
-            match Self::taken(context, handler, request, until).await {
+            match Self::taken(context, &path, handler, request, until).await {
                 Ok(work) => handlers.worked(context, &path, work, until).await,
                 Err(handled) => handled,
             }

@@ -19,19 +19,16 @@ const REFUSED_BEFORE_END: Duration = Duration::from_millis(200);
 const ACCEPTED_WITHIN: Duration = WITHIN_MAX;
 
 impl RequestHandlers {
-    /// Waits for the work and its answer.
-    pub(super) async fn worked<W>(self: &Arc<Self>, context: &OwnershipContext, path: &str, work: W, until: Instant) -> Handled
-    where
-        W: Future<Output = Handled> + Send + 'static,
-    {
-        let handlers = Arc::clone(self);
-        let working = async move {
-            let answer = work.await?;
-            Ok::<_, Undelivered>(Answer { load: Some(handlers.load().into()), ..answer })
-        };
-        // A separate task, so that a panic ends only that; it ends with the caller that waits for it.
-        match timeout_at(until, AbortOnDropHandle::new(tokio::spawn(working.in_current_span()))).await {
-            Ok(Ok(handled)) => handled,
+    /// Waits for the work and its answer. It ends with the caller that waits for it, and a panic of it is caught.
+    pub(super) async fn worked(
+        &self,
+        context: &OwnershipContext,
+        path: &str,
+        work: impl Future<Output = Handled>,
+        until: Instant,
+    ) -> Handled {
+        match timeout_at(until, AssertUnwindSafe(work).catch_unwind()).await {
+            Ok(Ok(handled)) => handled.map(|answer| Answer { load: Some(self.load().into()), ..answer }),
             Ok(Err(_)) => Ok(panicked(context, path)),
             Err(_) => {
                 let detail = "it has not answered within the time that its caller gives it, and was ended";
@@ -40,15 +37,25 @@ impl RequestHandlers {
         }
     }
 
+    /// The same answer as of [`RequestHandlers::answer`] to a request of this process, in a task of its own: a handler that asks its own
+    /// member, whose handler asks it again, would otherwise be polled inside of itself, down to the end of the stack. Requests of others
+    /// come in the tasks of their streams.
+    pub(crate) async fn answer_apart(context: &Arc<OwnershipContext>, request: Request, until: Instant, turn: Turn) -> Handled {
+        let context = Arc::clone(context);
+        let answering = async move { Self::answer(&context, request, until, turn).await };
+        let task = AbortOnDropHandle::new(tokio::spawn(answering.in_current_span()));
+        task.await.unwrap_or_else(|_| Err(Undelivered::Unknown("this worker is stopping".into())))
+    }
+
     /// Waits until the handler takes the request, at most until shortly before `until`. An error is what the request comes to without any
     /// work on it.
     pub(super) async fn taken(
         context: &OwnershipContext,
+        path: &str,
         handler: Handler,
         request: Request,
         until: Instant,
     ) -> std::result::Result<HandlerWork, Handled> {
-        let path = request.path.clone();
         let left = until.saturating_duration_since(Instant::now());
         // So that the refusal reaches a caller that still waits. Otherwise it would have to take the request for one that may be handled.
         let before = until.checked_sub((left / 10).min(REFUSED_BEFORE_END)).unwrap_or(until);
@@ -56,7 +63,7 @@ impl RequestHandlers {
         let taking = AssertUnwindSafe(async move { handler(request).await }).catch_unwind();
         match timeout_at(before, taking).await {
             Ok(Ok(taken)) => taken.map_err(Err),
-            Ok(Err(_)) => Err(Ok(panicked(context, &path))),
+            Ok(Err(_)) => Err(Ok(panicked(context, path))),
             // It waits in a queue, where no code of the user has seen it.
             Err(_) => Err(Err(Undelivered::Busy(None))),
         }
@@ -72,7 +79,7 @@ impl RequestHandlers {
         turn: Turn,
     ) -> Handled {
         let path = request.path.clone();
-        let work = match Self::taken(context, handler, request, until).await {
+        let work = match Self::taken(context, &path, handler, request, until).await {
             Ok(work) => work,
             Err(handled) => return handled,
         };

@@ -118,7 +118,7 @@ impl ShardingService {
         }
         let until = Instant::now() + WITHIN_DEFAULT;
         let turn = RequestHandlers::turn(self.membership(), request.to, &request.path, until).await?;
-        RequestHandlers::answer(self.membership(), request, until, turn).await
+        RequestHandlers::answer_apart(&self.membership().ownership_context, request, until, turn).await
     }
 
     /// For a server that listens on behalf of this worker: publishes its address. Returns the address as the others see it: with the host

@@ -1,5 +1,6 @@
 //! How a request gets to one member, and what is known when no answer comes back.
 
+use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -11,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Answer, Request};
 
 /// One incarnation of a member, and the address at which it takes requests.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     /// Its id.
     pub instance_id: InstanceId,
@@ -19,6 +20,13 @@ pub struct Place {
     pub incarnation: Incarnation,
     /// Its record's metadata [`super::ADDRESS_KEY`].
     pub address: String,
+}
+
+impl Hash for Place {
+    /// By the incarnation alone, which hardly two places share, because each request looks its place up.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.incarnation.hash(state);
+    }
 }
 
 /// How long an answer that may be under way is waited for once another member is the right one.

@@ -103,12 +103,13 @@ pub(crate) fn page(figures: &[Value]) -> String {
         }
     }
     page += "\n| | one after the other, p50, ms | p99, ms | over 16 connections, a second |\n|---|---:|---:|---:|\n";
-    for (prefix, version) in [("", ""), ("before: ", ", the version before")] {
-        for (figure, title) in FORWARDED {
-            let figure = format!("{prefix}{figure}");
-            let [p50, p99] = ["alone_p50_ms", "alone_p99_ms"].map(|field| cell(of(figures, &figure, field), 2));
-            page += &row([&format!("{title}{version}"), &p50, &p99, &cell(of(figures, &figure, "median"), 0)]);
-        }
+    let before = FORWARDED.map(|(figure, title)| ("before: ", figure, title, ", the version before"));
+    let all = FORWARDED.map(|(figure, title)| ("", figure, title, "")).into_iter();
+    let bare = ("bare: ", "POST tls", "`POST` through two processes of hyper with TLS between them, and nothing else", "");
+    for (prefix, figure, title, version) in all.chain([bare]).chain(before) {
+        let figure = format!("{prefix}{figure}");
+        let [p50, p99] = ["alone_p50_ms", "alone_p99_ms"].map(|field| cell(of(figures, &figure, field), 2));
+        page += &row([&format!("{title}{version}"), &p50, &p99, &cell(of(figures, &figure, "median"), 0)]);
     }
     let routed = cell(of(figures, "route", "rate").map(|rate| rate / 1e6), 1);
     let _ = write!(

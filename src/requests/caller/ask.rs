@@ -43,7 +43,6 @@ struct CountedAsk<'a> {
 
 impl<'a> CountedAsk<'a> {
     fn begin(routing: &'a Routing, to: &To<'_>) -> Self {
-        routing.show_waiting();
         Self { routing, kind: to.kind(), outcome: "dropped" }
     }
 }

@@ -16,7 +16,8 @@ use crate::requests::handlers::RequestHandlers;
 use crate::requests::transport::{Attempt, Place};
 use crate::requests::{ADDRESS_KEY, Answer, Request};
 
-/// A transport ends an attempt in time by itself. One that does not is left so much later: until then, what it says of the request counts.
+/// A transport ends an attempt in time by itself. Another one than this library's that does not is left so much later: until then, what it
+/// says of the request counts.
 const OVERTIME: Duration = Duration::from_millis(100);
 
 /// A member that a request is brought to.
@@ -66,7 +67,7 @@ impl Routing {
             biased;
             answer = self.bring(chosen, request, &attempt) => answer,
             never = self.watch(to, chosen, &attempt.superseded) => never,
-            () = sleep_until(until + OVERTIME) => Err(Undelivered::Unknown("its transport has not ended in time".into())),
+            () = self.is_overtime(until) => Err(Undelivered::Unknown("its transport has not ended in time".into())),
         };
         let now = self.clock.now();
         match &answer {
@@ -80,6 +81,15 @@ impl Routing {
             Err(undelivered) => in_flight.peer().on_undelivered(now, undelivered),
         }
         answer
+    }
+
+    /// Waits until a transport that is not this library's should have ended.
+    async fn is_overtime(&self, until: Instant) {
+        if self.transport.get().is_some_and(|known| known.is_own) {
+            pending::<()>().await;
+        } else {
+            sleep_until(until + OVERTIME).await;
+        }
     }
 
     async fn bring(&self, chosen: &ChosenMember, request: &Request, attempt: &Attempt) -> Result<Answer, Undelivered> {
@@ -127,8 +137,7 @@ impl Routing {
 }
 
 /// The answer of this member itself, as if it had come over the network.
-pub(crate) async fn answer_here(local: &OwnershipContext, request: Request, attempt: &Attempt) -> Result<Answer, Undelivered> {
+pub(crate) async fn answer_here(local: &Arc<OwnershipContext>, request: Request, attempt: &Attempt) -> Result<Answer, Undelivered> {
     let turn = RequestHandlers::turn(local, request.to, &request.path, attempt.until).await?;
-    // In a box, because each future that waits for an attempt would be as large.
-    attempt.after_sending(Box::pin(RequestHandlers::answer(local, request, attempt.until, turn))).await?
+    attempt.after_sending(RequestHandlers::answer_apart(local, request, attempt.until, turn)).await?
 }

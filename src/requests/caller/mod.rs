@@ -42,6 +42,13 @@ use table::RouteState;
 /// When the view was last proven current, and the view as published after that; `None` before the first proof.
 pub(crate) type ProvenView = Box<dyn Fn() -> Option<(Moment, Arc<View>)> + Send + Sync>;
 
+/// What brings a caller's requests to other members.
+struct CallerTransport {
+    transport: Arc<dyn Transport>,
+    /// It is this library's, which ends each attempt in time.
+    is_own: bool,
+}
+
 /// What one caller knows of its group, and what its requests share. It keeps no service alive.
 pub(crate) struct Routing {
     policy: Arc<Policy>,
@@ -55,7 +62,7 @@ pub(crate) struct Routing {
     news: watch::Sender<()>,
     proven: ProvenView,
     pick: OnceLock<Box<dyn Pick>>,
-    transport: OnceLock<Arc<dyn Transport>>,
+    transport: OnceLock<CallerTransport>,
     /// Those of a caller that is no member.
     connections: Option<Arc<dyn Transport>>,
     waiting: Semaphore,
@@ -123,19 +130,19 @@ impl Routing {
     }
 
     pub(crate) fn set_transport(&self, transport: Arc<dyn Transport>) -> Result<()> {
-        self.transport.set(transport).map_err(|_| late("a request was sent already"))
+        self.transport.set(CallerTransport { transport, is_own: false }).map_err(|_| late("a request was sent already"))
     }
 
     /// The connections of the caller, unless another transport was set; `None` once the member's service has ended.
     fn transport(&self) -> Option<Arc<dyn Transport>> {
-        if let Some(transport) = self.transport.get() {
-            return Some(Arc::clone(transport));
+        if let Some(known) = self.transport.get() {
+            return Some(Arc::clone(&known.transport));
         }
         let own = match &self.connections {
             Some(connections) => Arc::clone(connections),
             None => connections(&self.local.upgrade()?),
         };
-        Some(Arc::clone(self.transport.get_or_init(|| own)))
+        Some(Arc::clone(&self.transport.get_or_init(|| CallerTransport { transport: own, is_own: true }).transport))
     }
 
     /// Whether this member may serve the key besides its owner: it is among the first `max_width` members by its own view.

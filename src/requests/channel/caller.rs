@@ -6,8 +6,8 @@ use std::error::Error as _;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::body::{Body as _, Bytes, Incoming};
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use shardwise_core::GroupName;
@@ -16,8 +16,8 @@ use tokio::time::Instant;
 
 use super::activity::{ActiveRequest, Activity};
 use super::dial::{CallingEnd, Unreached};
-use super::wire;
 use super::{ASKED_FOR_LIFE_EVERY, CALLER_IDLE_MAX, CONNECTION_WINDOW, HEAD_BYTES_MAX, SIGN_OF_LIFE_WITHIN, STREAM_WINDOW};
+use super::{body, wire};
 use crate::error::locked;
 use crate::membership::OwnershipContext;
 use crate::requests::PeerSecurity;
@@ -183,12 +183,8 @@ fn failure(is_given_back: bool, error: &hyper::Error) -> Undelivered {
 }
 
 async fn answered(response: hyper::Response<Incoming>, attempt: &Attempt) -> Result<Answer, Undelivered> {
-    let (head, body) = response.into_parts();
-    let length = body.size_hint().exact();
-    let body = attempt.after_sending(Limited::new(body, BODY_BYTES_MAX).collect()).await?;
-    match body.map(|body| Vec::from(body.to_bytes())) {
-        // hyper takes a reset with NO_ERROR for the end of a body.
-        Ok(body) if length.is_some_and(|length| length != body.len() as u64) => Err(Undelivered::Unknown("its answer is cut off".into())),
+    let (head, incoming) = response.into_parts();
+    match attempt.after_sending(body::whole(incoming, BODY_BYTES_MAX)).await? {
         Ok(body) => wire::outcome(&head, body),
         Err(error) => Err(Undelivered::Unknown(format!("its answer is too long or cut off: {error}"))),
     }

@@ -8,9 +8,10 @@
 //! - `dial`, `caller`: this member's connections to others.
 //! - `listener`, `recipient`: others' connections to this member.
 //! - `activity`, `places`: whether a connection is idle, and which one makes room for another.
-//! - `wire`: a request and its answer as headers and bodies.
+//! - `wire`: a request and its answer as headers; `body`: a body as it arrives.
 
 mod activity;
+mod body;
 mod caller;
 mod dial;
 mod hello;

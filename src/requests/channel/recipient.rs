@@ -6,8 +6,10 @@ use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 use http::{Request, Response, StatusCode};
-use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
+use http_body_util::{Full, LengthLimitError};
 use hyper::body::{Body as _, Bytes, Incoming};
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
@@ -17,6 +19,7 @@ use tokio::time::{Instant, timeout};
 use tracing::{Instrument, field};
 
 use super::activity::Activity;
+use super::body;
 use super::wire::{self, ArrivedHead};
 use super::{ASKED_FOR_LIFE_EVERY, ByteStream, CONNECTION_WINDOW, HEAD_BYTES_MAX, RECIPIENT_IDLE_MAX, SIGN_OF_LIFE_WITHIN, STREAM_WINDOW};
 use crate::membership::OwnershipContext;
@@ -45,11 +48,12 @@ pub(super) struct Called {
 /// Serves it to its end, which is near once `ending` is over. Dropping it ends the connection and what is in flight on it.
 pub(super) async fn serve(stream: Box<dyn ByteStream>, called: Called, activity: &Arc<Activity>, ending: impl Future<Output = ()>) {
     let service = service_fn(|request: Request<Incoming>| {
-        let (called, activity) = (called.clone(), Arc::clone(activity));
-        async move {
-            let _active = activity.begin();
+        let (called, active) = (called.clone(), activity.begin());
+        // In a box, because hyper moves it several times before it is polled.
+        Box::pin(async move {
+            let _active = active;
             Ok::<_, Infallible>(respond(request, &called).await)
-        }
+        })
     });
     let mut server = http2::Builder::new(TokioExecutor::new());
     server
@@ -62,11 +66,18 @@ pub(super) async fn serve(stream: Box<dyn ByteStream>, called: Called, activity:
         .keep_alive_interval(ASKED_FOR_LIFE_EVERY)
         .keep_alive_timeout(SIGN_OF_LIFE_WITHIN);
     let mut connection = pin!(server.serve_connection(TokioIo::new(stream), service));
+    let ends = async {
+        tokio::select! {
+            () = ending => {}
+            () = activity.idle_for(RECIPIENT_IDLE_MAX) => {}
+        }
+    };
+    // In a collection, which polls it when it is woken and not with each request.
+    let mut ends = FuturesUnordered::from_iter([Box::pin(ends)]);
     tokio::select! {
         // A connection that fails affects no other.
         _ = connection.as_mut() => return,
-        () = ending => {}
-        () = activity.idle_for(RECIPIENT_IDLE_MAX) => {}
+        _ = ends.next() => {}
     }
     // It says that it ends, and what comes until the caller knows is answered.
     connection.as_mut().graceful_shutdown();
@@ -79,7 +90,7 @@ async fn respond(request: Request<Incoming>, called: &Called) -> Response<Full<B
     };
     let span = tracing::info_span!(
         "request",
-        otel.name = format!("{} {ROUTE}", request.method()),
+        otel.name = span_name(request.method()),
         otel.kind = "server",
         http.request.method = request.method().as_str(),
         http.route = ROUTE,
@@ -94,6 +105,15 @@ async fn respond(request: Request<Incoming>, called: &Called) -> Response<Full<B
     response
 }
 
+/// The name of a request's span. Other methods are refused.
+fn span_name(method: &http::Method) -> &'static str {
+    match *method {
+        http::Method::GET => "GET /{*path}",
+        http::Method::POST => "POST /{*path}",
+        _ => "HTTP /{*path}",
+    }
+}
+
 async fn answered(
     request: Request<Incoming>,
     called: &Called,
@@ -102,7 +122,7 @@ async fn answered(
     if member.life.incarnation() != called.incarnation {
         return Err(wire::undelivered(&Undelivered::NotMine(None)));
     }
-    let (head, body) = request.into_parts();
+    let (head, incoming) = request.into_parts();
     let head = ArrivedHead::parse(&head).map_err(|why| wire::refusal(StatusCode::BAD_REQUEST, why))?;
     // Whoever has proven nothing may be any program of this machine.
     if !called.is_proven && head.method() == Method::Post && !head.is_message() {
@@ -114,14 +134,7 @@ async fn answered(
     let until = Instant::now() + within;
     // Before the body is read, so that the memory for bodies has a limit.
     let turn = RequestHandlers::turn(member, head.to(), head.path(), until).await.map_err(|busy| wire::undelivered(&busy))?;
-    let whole = match timeout(BODY_WITHIN.min(within), whole(body, head.bytes_max())).await {
-        Ok(Ok(whole)) => whole,
-        Ok(Err(error)) if error.is::<LengthLimitError>() => {
-            return Err(wire::refusal(StatusCode::PAYLOAD_TOO_LARGE, &format!("a body has at most {} bytes", head.body_bytes_max())));
-        }
-        Ok(Err(_)) => return Err(wire::refusal(StatusCode::BAD_REQUEST, "the body ends before its end")),
-        Err(_) => return Err(wire::refusal(StatusCode::REQUEST_TIMEOUT, "the body did not come in time")),
-    };
+    let whole = if incoming.is_end_stream() { Vec::new() } else { arrived(incoming, &head, within).await? };
     let request = head.with_body(whole).map_err(|why| wire::refusal(StatusCode::BAD_REQUEST, why))?;
     Ok(match RequestHandlers::answer(member, request, until, turn).await {
         Ok(answer) => wire::answer(answer),
@@ -129,18 +142,14 @@ async fn answered(
     })
 }
 
-/// The body, up to the limit. Each frame is copied and dropped: collected frames of a byte each would hold the blocks that they came in.
-async fn whole(body: Incoming, bytes_max: usize) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
-    let length = body.size_hint().exact();
-    let (mut body, mut bytes) = (Limited::new(body, bytes_max), Vec::new());
-    while let Some(frame) = body.frame().await {
-        if let Ok(piece) = frame?.into_data() {
-            bytes.extend_from_slice(&piece);
+/// The key and the body, which may take only so long.
+async fn arrived(incoming: Incoming, head: &ArrivedHead, within: Duration) -> Result<Vec<u8>, Response<Full<Bytes>>> {
+    match timeout(BODY_WITHIN.min(within), body::whole(incoming, head.bytes_max())).await {
+        Ok(Ok(whole)) => Ok(whole),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            Err(wire::refusal(StatusCode::PAYLOAD_TOO_LARGE, &format!("a body has at most {} bytes", head.body_bytes_max())))
         }
+        Ok(Err(_)) => Err(wire::refusal(StatusCode::BAD_REQUEST, "the body ends before its end")),
+        Err(_) => Err(wire::refusal(StatusCode::REQUEST_TIMEOUT, "the body did not come in time")),
     }
-    // hyper takes a reset with NO_ERROR for the end of a body.
-    if length.is_some_and(|length| length != bytes.len() as u64) {
-        return Err("it is cut off".into());
-    }
-    Ok(bytes)
 }

@@ -1,11 +1,11 @@
 //! A request and its answer as HTTP/2 (RFC 9113): which header says what (`docs/reference/protocol.md`, section 9). The key of a request to
 //! an owner stands before its body, because a header cannot be that long.
 
-use std::str::FromStr;
 use std::time::Duration;
 
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use http::request::Parts;
+use http::uri::PathAndQuery;
 use http::{StatusCode, Uri, response};
 use http_body_util::Full;
 use hyper::body::Bytes;
@@ -45,11 +45,9 @@ pub(super) const NOT_MINE: StatusCode = StatusCode::MISDIRECTED_REQUEST;
 
 /// The request as it is sent.
 pub(super) fn request(request: &Request, within: Duration) -> Result<http::Request<Full<Bytes>>, http::Error> {
-    let query = request.query.as_deref().map(|query| format!("?{query}")).unwrap_or_default();
-    let uri = Uri::from_str(&format!("http://shardwise/{}{query}", request.path))?;
     let mut sent = http::Request::new(Full::new(whole(request)));
     *sent.method_mut() = if request.method == Method::Get { http::Method::GET } else { http::Method::POST };
-    *sent.uri_mut() = uri;
+    *sent.uri_mut() = uri(&request.path, request.query.as_deref())?;
     let headers = sent.headers_mut();
     headers.insert(TO, HeaderValue::from_static(request.to.as_str()));
     headers.insert(WITHIN, HeaderValue::from(u64::try_from(within.as_millis()).unwrap_or(u64::MAX)));
@@ -77,6 +75,15 @@ pub(super) fn request(request: &Request, within: Duration) -> Result<http::Reque
         headers.insert(TRACEPARENT, HeaderValue::from_str(&parent.to_string())?);
     }
     Ok(sent)
+}
+
+fn uri(path: &str, query: Option<&str>) -> Result<Uri, http::Error> {
+    let whole = ["/", path, query.map_or("", |_| "?"), query.unwrap_or_default()].concat();
+    let mut parts = http::uri::Parts::default();
+    parts.scheme = Some(http::uri::Scheme::HTTP);
+    parts.authority = Some(http::uri::Authority::from_static("shardwise"));
+    parts.path_and_query = Some(PathAndQuery::try_from(whole)?);
+    Ok(Uri::from_parts(parts)?)
 }
 
 /// The key and the body.
@@ -118,27 +125,25 @@ impl ArrivedHead {
         path.clone_into(&mut request.path);
         request.query = query.map(str::to_owned);
         let owned = |name: &HeaderName| text(&head.headers, name).map(str::to_owned);
-        (request.content_type, request.idempotency_key, request.session) = (owned(&CONTENT_TYPE), owned(&IDEMPOTENCY_KEY), owned(&SESSION));
+        (request.content_type, request.idempotency_key) = (owned(&CONTENT_TYPE), owned(&IDEMPOTENCY_KEY));
         request.tell = text(&head.headers, &TELL) == Some("1");
-        if let Some(name) = text(&head.headers, &NAME) {
-            let name = percent_decode_str(name).decode_utf8().map_err(|_| "its name is no text")?;
-            request.name = Some(ClaimName::new(&*name).map_err(|_| "its name is none")?);
-        }
-        let key = match text(&head.headers, &KEY_BYTES) {
-            None => None,
-            Some(bytes) => {
+        let (mut key, incomplete) = (None, "it does not say for which key, name or session it is");
+        match request.to {
+            Addressee::Owner => {
+                let bytes = text(&head.headers, &KEY_BYTES).ok_or(incomplete)?;
                 let bytes = bytes.parse().ok().filter(|bytes| *bytes <= KEY_BYTES_MAX).ok_or("its key is too long")?;
-                Some((bytes, text(&head.headers, &KEY_KIND).unwrap_or_default().to_owned()))
+                key = Some((bytes, owned(&KEY_KIND).unwrap_or_default()));
             }
-        };
-        let is_complete = match request.to {
-            Addressee::Owner => key.is_some(),
-            Addressee::Holder => request.name.is_some(),
-            Addressee::Session => request.session.is_some(),
-            Addressee::Instance | Addressee::Any => true,
-        };
+            Addressee::Holder => {
+                let name = percent_decode_str(text(&head.headers, &NAME).ok_or(incomplete)?);
+                let name = name.decode_utf8().map_err(|_| "its name is no text")?;
+                request.name = Some(ClaimName::new(&*name).map_err(|_| "its name is none")?);
+            }
+            Addressee::Session => request.session = Some(owned(&SESSION).ok_or(incomplete)?),
+            Addressee::Instance | Addressee::Any => {}
+        }
         let within = text(&head.headers, &WITHIN).and_then(|within| within.parse().ok()).map(Duration::from_millis);
-        if is_complete { Ok(Self { request, key, within }) } else { Err("it does not say for which key, name or session it is") }
+        Ok(Self { request, key, within })
     }
 
     pub(super) const fn to(&self) -> Addressee {
@@ -191,7 +196,7 @@ impl ArrivedHead {
 /// A handler's answer as it is sent.
 pub(super) fn answer(answer: Answer) -> http::Response<Full<Bytes>> {
     let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let kind = HeaderValue::from_str(&answer.content_type).ok();
+    let kind = HeaderValue::try_from(answer.content_type).ok();
     let mut sent = http::Response::new(Full::new(answer.body.into()));
     *sent.status_mut() = status;
     sent.headers_mut().insert(PEER, HeaderValue::from_static(ANSWERED));

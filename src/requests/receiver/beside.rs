@@ -68,6 +68,6 @@ impl ShardingService {
         }
         let until = Instant::now() + within;
         let turn = RequestHandlers::turn(self.membership(), request.to, &request.path, until).await?;
-        RequestHandlers::answer(self.membership(), request, until, turn).await
+        RequestHandlers::answer_apart(&self.membership().ownership_context, request, until, turn).await
     }
 }

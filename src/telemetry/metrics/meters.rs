@@ -219,7 +219,11 @@ pub(super) fn count(metric: &Metric, labels: Vec<Label>, more: u64) {
 }
 
 pub(super) fn gauge(metric: &Metric, labels: Vec<Label>, value: f64) {
-    with_recorder(|recorder| recorder.register_gauge(&Key::from_parts(metric.name, labels), &METADATA).set(value));
+    gauge_at(&Key::from_parts(metric.name, labels), value);
+}
+
+pub(super) fn gauge_at(key: &Key, value: f64) {
+    with_recorder(|recorder| recorder.register_gauge(key, &METADATA).set(value));
 }
 
 fn time(metric: &Metric, labels: Vec<Label>, took: Duration) {

@@ -1,22 +1,34 @@
 //! The metrics of requests: what a caller's requests come to, and what a member refuses and reports.
 
+use std::sync::Arc;
+
+#[cfg(feature = "requests")]
+use ::metrics::Key;
 use ::metrics::{Label, SharedString};
 use shardwise_core::Policy;
 
 use super::meters::count;
 #[cfg(feature = "requests")]
-use super::meters::gauge;
+use super::meters::{gauge, gauge_at};
 #[cfg(feature = "requests")]
 use super::{LOAD, REQUESTS, REQUESTS_WAITING, SESSIONS_OPEN, WIDE_KEYS};
 use super::{REQUESTS_REFUSED, REQUESTS_UNFINISHED};
 
 pub(crate) struct RequestMeters {
     policy: SharedString,
+    /// Made once, because each request sets it.
+    #[cfg(feature = "requests")]
+    waiting: Key,
 }
 
 impl RequestMeters {
     pub(crate) fn new(policy: &Policy) -> Self {
-        Self { policy: policy.name.as_str().to_owned().into() }
+        let policy: SharedString = Arc::<str>::from(policy.name.as_str()).into();
+        Self {
+            #[cfg(feature = "requests")]
+            waiting: Key::from_parts(REQUESTS_WAITING.name, vec![Label::new("policy", policy.clone())]),
+            policy,
+        }
     }
 
     /// This member has refused a request.
@@ -39,7 +51,7 @@ impl RequestMeters {
     /// How many requests of this caller wait.
     #[cfg(feature = "requests")]
     pub(crate) fn waiting(&self, waiting: usize) {
-        gauge(&REQUESTS_WAITING, vec![self.policy()], waiting as f64);
+        gauge_at(&self.waiting, waiting as f64);
     }
 
     /// What this member reports and keeps.

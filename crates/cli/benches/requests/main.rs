@@ -13,6 +13,7 @@ mod direct;
 #[path = "../sidecar/forwarded.rs"]
 mod forwarded;
 mod group;
+mod hops;
 mod hot;
 mod lanes;
 mod routes;
@@ -57,9 +58,11 @@ fn main() {
     // What ends later ends inside of it too.
     let _inside = runtime.enter();
     let compared = runtime.block_on(direct::Compared::start());
+    let hops = hops::Hops::start();
     for round in 0..scale.rounds {
         runtime.block_on(compared.round(round, scale.turn));
         forwarded::forwarded(scale.turn);
+        hops.measure(scale.turn);
         if let Some(program) = &before {
             forwarded::forwarded_by(program, "before: ", scale.turn);
         }

@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 
 use shardwise::requests::{Answer, Request};
 
-use super::{bare, group, runtime};
+use super::{bare, group, hops, runtime};
 
 /// What a process serves; unset in the benchmark itself.
 const ROLE: &str = "SHARDWISE_BENCH_ROLE";
@@ -14,6 +14,8 @@ const ROLE: &str = "SHARDWISE_BENCH_ROLE";
 const FOLDER: &str = "SHARDWISE_BENCH_FOLDER";
 const BARE: &str = "bare";
 const MEMBER: &str = "member";
+const FIRST_HOP: &str = "first hop";
+const LAST_HOP: &str = "last hop";
 
 /// The bytes of every request's body and of every answer's.
 pub(crate) const BYTES: usize = 100;
@@ -30,10 +32,14 @@ pub(crate) fn run() {
     });
     let (role, folder) = (std::env::var(ROLE).unwrap(), std::env::var_os(FOLDER).unwrap_or_default());
     runtime().block_on(async {
-        if role == BARE {
-            return bare::serve().await;
+        let folder = Path::new(&folder);
+        match role.as_str() {
+            BARE => return bare::serve().await,
+            FIRST_HOP => return hops::serve_first(folder).await,
+            LAST_HOP => return hops::serve_last(folder).await,
+            _ => {}
         }
-        let service = group::service(Path::new(&folder), "server");
+        let service = group::service(folder, "server");
         service.on_request("echo", |_: Request| std::future::ready(Answer::bytes("text/plain", vec![b'x'; BYTES]))).unwrap();
         service.listen_for_requests().await.unwrap();
         service.register_self().await.unwrap();
@@ -56,6 +62,14 @@ impl Server {
 
     pub(crate) fn member(folder: &Path) -> Self {
         Self::start(MEMBER, Some(folder))
+    }
+
+    pub(crate) fn first_hop(folder: &Path) -> Self {
+        Self::start(FIRST_HOP, Some(folder))
+    }
+
+    pub(crate) fn last_hop(folder: &Path) -> Self {
+        Self::start(LAST_HOP, Some(folder))
     }
 
     fn start(role: &str, folder: Option<&Path>) -> Self {

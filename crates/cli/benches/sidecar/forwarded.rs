@@ -1,5 +1,6 @@
 //! Requests through two sidecars: one is asked for the status of the other, without TLS between them and with it.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -35,18 +36,22 @@ pub(crate) fn forwarded_by(program: &Path, prefix: &str, turn: Duration) {
         for method in ["GET", "POST"] {
             let request = request(&one, method, &other.id);
             seen(&one, &request);
-            let millis = |took: Duration| took.as_secs_f64() * 1e3;
-            let mut alone = times(&one, &request, turn);
-            alone.sort_unstable();
-            let [median, slow] = [alone.len() / 2, alone.len() * 99 / 100].map(|at| millis(alone[at]));
-            let mut rates: Vec<f64> = (0..3).map(|_| rate(&one, &request, turn)).collect();
-            rates.sort_by(f64::total_cmp);
-            print_figure(&json!({
-                "figure": format!("{prefix}{method} {between}"), "connections": CONNECTIONS, "best": rates[2], "median": rates[1],
-                "alone_p50_ms": median, "alone_p99_ms": slow,
-            }));
+            print_rates(&format!("{prefix}{method} {between}"), one.at, &request, turn);
         }
     }
+}
+
+/// How long that request takes alone, and how many of it are answered in a second.
+pub(crate) fn print_rates(figure: &str, at: SocketAddr, request: &[u8], turn: Duration) {
+    let millis = |took: Duration| took.as_secs_f64() * 1e3;
+    let mut alone = times(at, request, turn);
+    alone.sort_unstable();
+    let [median, slow] = [alone.len() / 2, alone.len() * 99 / 100].map(|place| millis(alone[place]));
+    let mut rates: Vec<f64> = (0..3).map(|_| rate(at, request, turn)).collect();
+    rates.sort_by(f64::total_cmp);
+    print_figure(&json!({
+        "figure": figure, "connections": CONNECTIONS, "best": rates[2], "median": rates[1], "alone_p50_ms": median, "alone_p99_ms": slow,
+    }));
 }
 
 fn request(one: &Served, method: &str, id: &str) -> Vec<u8> {
@@ -68,8 +73,8 @@ fn seen(one: &Served, request: &[u8]) {
 }
 
 /// How long each of them takes, one after the other.
-fn times(one: &Served, request: &[u8], turn: Duration) -> Vec<Duration> {
-    let (begun, mut client, mut times) = (Instant::now(), Client::connect(one.at), Vec::new());
+fn times(at: SocketAddr, request: &[u8], turn: Duration) -> Vec<Duration> {
+    let (begun, mut client, mut times) = (Instant::now(), Client::connect(at), Vec::new());
     while begun.elapsed() < turn || times.is_empty() {
         let asked = Instant::now();
         assert_eq!(client.ask(request).unwrap().0, 200);
@@ -79,12 +84,12 @@ fn times(one: &Served, request: &[u8], turn: Duration) -> Vec<Duration> {
 }
 
 /// How many of them are answered in a second, over several connections.
-fn rate(one: &Served, request: &[u8], turn: Duration) -> f64 {
+fn rate(at: SocketAddr, request: &[u8], turn: Duration) -> f64 {
     let (begun, stop, answered) = (Instant::now(), AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|threads| {
         for _ in 0..CONNECTIONS {
             threads.spawn(|| {
-                let mut client = Client::connect(one.at);
+                let mut client = Client::connect(at);
                 while !stop.load(Ordering::Relaxed) {
                     assert_eq!(client.ask(request).unwrap().0, 200);
                     answered.fetch_add(1, Ordering::Relaxed);

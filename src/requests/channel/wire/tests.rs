@@ -32,25 +32,28 @@ async fn a_request_arrives_as_it_was_sent() {
 #[tokio::test]
 async fn what_is_no_request_is_refused() {
     let sent = || super::request(&Request::post("a/b", "text/plain", "c"), Duration::from_secs(1)).unwrap();
-    let with = |name: &HeaderName, value: &'static str| {
+    let with = |headers: &[(&HeaderName, &'static str)]| {
         let mut sent = sent();
-        sent.headers_mut().insert(name, HeaderValue::from_static(value));
+        for (name, value) in headers {
+            sent.headers_mut().insert(*name, HeaderValue::from_static(value));
+        }
         sent
     };
+    let of_owner = |bytes| with(&[(&TO, "owner"), (&KEY_BYTES, bytes)]);
     for (odd, why) in [
-        (with(&TO, "everybody"), "unknown shardwise-to"),
-        (with(&TO, "owner"), "does not say for which key"),
-        (with(&TO, "holder"), "does not say for which key"),
-        (with(&TO, "session"), "does not say for which key"),
-        (with(&NAME, "%FF"), "no text"),
-        (with(&KEY_BYTES, "65537"), "too long"),
-        (with(&KEY_BYTES, "-1"), "too long"),
-        (with(&KEY_BYTES, "1"), "unknown kind"),
+        (with(&[(&TO, "everybody")]), "unknown shardwise-to"),
+        (with(&[(&TO, "owner")]), "does not say for which key"),
+        (with(&[(&TO, "holder")]), "does not say for which key"),
+        (with(&[(&TO, "session")]), "does not say for which key"),
+        (with(&[(&TO, "holder"), (&NAME, "%FF")]), "no text"),
+        (of_owner("65537"), "too long"),
+        (of_owner("-1"), "too long"),
+        (of_owner("1"), "unknown kind"),
     ] {
         let refused = arrived(odd).await.unwrap_err();
         assert!(refused.contains(why), "{refused} instead of {why}");
     }
-    let mut short = with(&KEY_BYTES, "2");
+    let mut short = of_owner("2");
     short.headers_mut().insert(KEY_KIND, HeaderValue::from_static("bytes"));
     assert_eq!(arrived(short).await.unwrap_err(), "it ends before its key does");
 }
