@@ -1,9 +1,9 @@
 -- A consumer's inbox for PostgreSQL: which events it has seen. In the consumer's own database, harmless if it is there.
 CREATE TABLE IF NOT EXISTS outbox_inbox (
     -- The consumer's name, so that several may share a database.
-    consumer text NOT NULL,
+    consumer text COLLATE "C" NOT NULL,
     -- The event's id.
-    event    text NOT NULL,
+    event    text COLLATE "C" NOT NULL,
     seen_at  timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (consumer, event)
 );

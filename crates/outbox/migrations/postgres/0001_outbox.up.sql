@@ -29,7 +29,7 @@ INSERT INTO outbox_meta (schema_version) VALUES (1);
 CREATE TABLE outbox (
     position      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     -- A random UUID unless the writer gives one; an explicit NULL counts as not given.
-    id            text NOT NULL DEFAULT gen_random_uuid()::text UNIQUE,
+    id            text COLLATE "C" NOT NULL DEFAULT gen_random_uuid()::text UNIQUE,
     aggregatetype text NOT NULL,
     aggregateid   text NOT NULL,
     type          text NOT NULL,
@@ -66,7 +66,7 @@ CREATE INDEX outbox_parked ON outbox (parked_at) WHERE parked_at IS NOT NULL;
 CREATE TABLE outbox_aggregate (
     id          bigint GENERATED ALWAYS AS IDENTITY (CACHE 32) PRIMARY KEY,
     -- aggregatetype || '/' || aggregateid
-    key         text NOT NULL UNIQUE,
+    key         text COLLATE "C" NOT NULL UNIQUE,
     -- The newest event's seq.
     last_seq    bigint NOT NULL DEFAULT 0,
     -- The newest event's seq when publishers struck the aggregate off their list; the next event puts it on again.
@@ -102,7 +102,7 @@ CREATE INDEX outbox_head_blocked ON outbox_head (blocked_at) WHERE blocked_at IS
 
 -- Who is there, by the clock of outbox_now().
 CREATE TABLE outbox_publisher (
-    incarnation text PRIMARY KEY,
+    incarnation text COLLATE "C" PRIMARY KEY,
     publisher   text NOT NULL,
     seen_at     timestamptz NOT NULL,
     ttl         interval NOT NULL
@@ -112,7 +112,7 @@ CREATE TABLE outbox_publisher (
 CREATE TABLE outbox_slot (
     slot        bigint PRIMARY KEY,
     epoch       bigint NOT NULL,
-    incarnation text,
+    incarnation text COLLATE "C",
     hash_from   bigint NOT NULL,
     hash_to     bigint NOT NULL
 ) WITH (fillfactor = 50);
