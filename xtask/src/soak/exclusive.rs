@@ -23,7 +23,7 @@ const TAKEOVER_MAX_MS: f64 = 3_000.0;
 const TAKEOVER_AFTER_LEADER_MAX_MS: [f64; 5] = [TAKEOVER_MAX_MS, TAKEOVER_MAX_MS, 6_000.0, 15_000.0, 6_000.0];
 /// What is run of the tests: the faults on all backends beside each other, and what measures times alone.
 const SCENES: [&str; 2] =
-    ["faults:: --include-ignored --test-threads=3", "exclusive::slots_go exclusive::four_thousand rolling:: --test-threads=1"];
+    ["faults:: --include-ignored --test-threads=5", "exclusive::slots_go exclusive::four_thousand rolling:: --test-threads=1"];
 /// The limits of the figures on each backend.
 const HANDS_P99_MAX_MS: [f64; 5] = [150.0, 50.0, 50.0, 50.0, 50.0];
 /// `local` and NATS have no number to reach.

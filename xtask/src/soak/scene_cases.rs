@@ -1,4 +1,5 @@
-//! `cargo xtask soak scenes`: every scene of `tests/servers` on the backends that have only some of them in a test run.
+//! `cargo xtask soak scenes`: every scene of `tests/servers`, of the library and of the command, on the backends that have only some of
+//! them in a test run.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,6 +16,8 @@ const BACKENDS: [&str; 3] = ["nats", "postgres", "valkey"];
 const ALLOWANCE: Duration = Duration::from_mins(20);
 const RUN_MAX: Duration = Duration::from_mins(90);
 const AT_ONCE: u32 = 2;
+/// Those of the command are fewer. One that fails is named by the failure.
+const OF_COMMAND: &str = "shardwise-cli --test servers --";
 
 /// How often a scene was begun on a backend, and how often it has passed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -32,10 +35,14 @@ pub(super) fn run(soak: &SoakRun<'_>) -> Result<SoakReport, TaskFailure> {
     let mut failures = Vec::new();
     let mut reported = Vec::new();
     for _ in 0..soak.runs {
-        let mut tests = soak.tests(&format!("{SERVERS} --include-ignored --test-threads={AT_ONCE} {names}"));
-        // With it they would have the size of other soaks.
-        tests.env_remove("SHARDWISE_SOAK_RUNS");
-        let (figures, failure) = soak.log.figures_and_failure("SHARDWISE_SOAK_FIGURES", ALLOWANCE + RUN_MAX, [tests])?;
+        let of = |tests: &str, at_once: u32| {
+            let mut tests = soak.tests(&format!("{tests} --include-ignored --test-threads={at_once} {names}"));
+            // With it they would have the size of other soaks.
+            tests.env_remove("SHARDWISE_SOAK_RUNS");
+            tests
+        };
+        let tests = [of(SERVERS, AT_ONCE), of(OF_COMMAND, 1)];
+        let (figures, failure) = soak.log.figures_and_failure("SHARDWISE_SOAK_FIGURES", ALLOWANCE + RUN_MAX, tests)?;
         reported.extend(figures);
         failures.extend(failure);
     }

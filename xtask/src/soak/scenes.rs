@@ -57,13 +57,13 @@ pub(super) const OUTAGE: Scene = Scene {
            owns, `whole_ms` until no slot moves any more.",
     figures: &[("stop_back_ms", true), ("stop_whole_ms", false), ("keep_back_ms", true), ("keep_whole_ms", false)],
     percent: 100,
-    backends: &[("consul", 2_000.0), ("etcd", 2_000.0)],
+    backends: &[("consul", 2_000.0), ("etcd", 2_000.0), ("nats", 4_000.0), ("postgres", 2_000.0), ("valkey", 2_000.0)],
 };
 
 impl Scene {
     /// Runs the scene that often on each backend, one after the other.
     pub(super) fn run(&self, soak: &SoakRun<'_>) -> Result<SoakReport, TaskFailure> {
-        let tests = soak.tests(&format!("shardwise-cli --test servers -- {}:: --test-threads=1 --nocapture", self.name));
+        let tests = soak.tests(&format!("shardwise-cli --test servers -- {}:: --include-ignored --test-threads=1 --nocapture", self.name));
         let runs = soak.runs * u32::try_from(self.backends.len()).unwrap_or(u32::MAX);
         let reported = soak.figures(ALLOWANCE + self.run_max * runs, [tests])?;
         Ok(SoakReport { text: self.table(soak.runs, &reported), short: self.shortfalls(&reported) })

@@ -1,6 +1,6 @@
 //! Real workers on real servers: ownership when workers are killed, paused, join and leave, when the connection to the server is cut, and
-//! when the settings are wrong. Consul and etcd have every scene, the others takeover, handover and wrong settings; `cargo xtask soak`
-//! repeats these many times. A group also moves between backends.
+//! when the settings are wrong. Consul and etcd have every scene in a test run, the others takeover, handover and wrong settings, and the rest in
+//! `cargo xtask soak scenes`; other soaks repeat these many times. A group also moves between backends.
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "tests report by panicking, and print what they measured")]
@@ -10,7 +10,7 @@ mod common;
 
 /// Runs a scene on these servers, one after the other, because the scenes have limits on real time.
 macro_rules! on_servers {
-    ($scene:ident: $($name:ident $kind:ident),+) => {
+    ($scene:ident: $($name:ident $kind:ident),+ $(; soak: $($more:ident $of:ident),+)?) => {
         mod $scene {
             use crate::meeting::{Kind, alone};
 
@@ -19,14 +19,21 @@ macro_rules! on_servers {
                 let _alone = alone();
                 super::$scene(Kind::$kind);
             })+
+
+            $($(#[test]
+            #[ignore = "cargo xtask soak scenes runs it"]
+            fn $more() {
+                let _alone = alone();
+                super::$scene(Kind::$of);
+            })+)?
         }
     };
 }
 
-/// Runs a scene on Consul and etcd.
+/// Runs a scene on Consul and etcd, and in the soak on every server.
 macro_rules! on_both {
     ($scene:ident) => {
-        on_servers!($scene: consul Consul, etcd Etcd);
+        on_servers!($scene: consul Consul, etcd Etcd; soak: nats Nats, postgres Postgres, valkey Valkey);
     };
 }
 
