@@ -97,6 +97,17 @@ fn dependencies_go_one_way() {
 }
 
 #[test]
+fn the_picture_of_the_crates_names_each_backend() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let picture = fs::read_to_string(root.join("docs/internals/crates.svg")).unwrap();
+    let list = picture.lines().find(|line| line.contains(": each a crate")).expect("the line of the backends");
+    for folder in fs::read_dir(root.join("backends")).unwrap() {
+        let name = folder.unwrap().file_name().into_string().unwrap();
+        assert!(list.contains(&name), "docs/internals/crates.svg lacks backends/{name}");
+    }
+}
+
+#[test]
 fn an_edge_that_points_back_is_found() {
     assert!(wrong("shardwise-core", "shardwise-discovery").is_some());
     assert!(wrong("shardwise", "shardwise-outbox").is_some());
