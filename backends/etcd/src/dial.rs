@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use http::Uri;
 use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use rustls::{CertificateError, ClientConfig, RootCertStore};
 use shardwise_discovery::one_line;
-use shardwise_discovery::tls::{SystemTrust, TlsError, TlsFiles, provider};
+use shardwise_discovery::tls::{ConnectFailure, ServerStream, SystemTrust, TlsError, TlsFiles, rustls_error, speaks_tls};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -43,7 +43,7 @@ pub(crate) async fn dial(endpoint: &Endpoint, tls: &TlsFiles, within: Duration) 
     Ok((channel(endpoint, recorded).await?, wire))
 }
 
-async fn connect(endpoint: &Endpoint, files: &TlsFiles) -> Result<Box<dyn Socket>, Failure> {
+async fn connect(endpoint: &Endpoint, files: &TlsFiles) -> Result<Box<dyn ServerStream>, Failure> {
     let unreachable = |error: io::Error| Failure::Unreachable { endpoint: endpoint.to_string(), why: one_line(&error.to_string()) };
     let tcp = TcpStream::connect((endpoint.host.as_str(), endpoint.port)).await.map_err(unreachable)?;
     tcp.set_nodelay(true).map_err(unreachable)?;
@@ -62,17 +62,12 @@ async fn handshake(endpoint: &Endpoint, config: Arc<ClientConfig>, tcp: TcpStrea
         Ok(stream) => return Ok(stream),
         Err(error) => error,
     };
-    Err(match inner(&error) {
+    Err(match rustls_error(&error) {
         Some(inner) => failure_of(endpoint.to_string(), inner),
         None if speaks_plainly(endpoint).await => Failure::NotTls { endpoint: endpoint.to_string() },
         // A server that is just starting or stopping hangs up as well.
         None => Failure::Unreachable { endpoint: endpoint.to_string(), why: format!("it hangs up ({})", one_line(&error.to_string())) },
     })
-}
-
-/// rustls hands its errors out in an `io::Error`.
-fn inner(error: &io::Error) -> Option<&rustls::Error> {
-    error.get_ref()?.downcast_ref()
 }
 
 async fn channel(endpoint: &Endpoint, recorded: ErrorRecordingStream) -> Result<Channel, Failure> {
@@ -90,13 +85,9 @@ async fn channel(endpoint: &Endpoint, recorded: ErrorRecordingStream) -> Result<
     grpc.connect_with_connector(connector).await.map_err(|error| broken(one_line(&error.to_string())))
 }
 
-trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Socket for S {}
-
 /// A connection that records its first error.
 struct ErrorRecordingStream {
-    socket: Box<dyn Socket>,
+    socket: Box<dyn ServerStream>,
     wire: TransportError,
     endpoint: String,
 }
@@ -104,7 +95,7 @@ struct ErrorRecordingStream {
 impl ErrorRecordingStream {
     fn note<T>(&self, result: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if let Poll::Ready(Err(error)) = &result {
-            let failure = match inner(error) {
+            let failure = match rustls_error(error) {
                 Some(inner) => failure_of(self.endpoint.clone(), inner),
                 None => Failure::Broken { endpoint: self.endpoint.clone(), why: one_line(&error.to_string()) },
             };
@@ -148,29 +139,17 @@ pub(crate) fn load(files: &TlsFiles) -> Result<Arc<ClientConfig>, Failure> {
 
 /// The meaning of rustls's error for the connection to `endpoint`.
 fn failure_of(endpoint: String, error: &rustls::Error) -> Failure {
-    use CertificateError as Bad;
-    let why = one_line(&error.to_string());
-    let rustls::Error::InvalidCertificate(problem) = error else {
-        return match error {
-            rustls::Error::InvalidMessage(_) => Failure::NotTls { endpoint },
-            // After the client's certificate only: the server's own has been accepted by then.
-            rustls::Error::AlertReceived(_) => Failure::ClientCertificate { endpoint, why },
-            _ => Failure::Handshake { endpoint, why },
-        };
-    };
-    let other = format!("is not accepted ({why})");
-    let (why, advice) = match problem {
-        Bad::Expired | Bad::ExpiredContext { .. } => ("has expired", "renew it, or check this machine's clock"),
-        Bad::NotValidYet | Bad::NotValidYetContext { .. } => ("is not valid yet", "check this machine's clock"),
-        Bad::NotValidForName | Bad::NotValidForNameContext { .. } => {
-            ("is for another name", "write a name that it has, or have it made for this one")
+    match ConnectFailure::of_rustls(error) {
+        ConnectFailure::NotTls => Failure::NotTls { endpoint },
+        ConnectFailure::Certificate { why, advice } => {
+            Failure::Certificate { endpoint, why, advice: advice.with_setting("discovery.etcd.ca_file") }
         }
-        Bad::UnknownIssuer => {
-            ("is signed by an issuer that is not trusted here", "set discovery.etcd.ca_file to the certificate of its issuer")
-        }
-        _ => (other.as_str(), "check discovery.etcd.ca_file"),
-    };
-    Failure::Certificate { endpoint, why: why.to_owned(), advice }
+        ConnectFailure::ClientCertificate(why) => Failure::ClientCertificate { endpoint, why },
+        ConnectFailure::Unreachable(why) => Failure::Unreachable { endpoint, why },
+        ConnectFailure::Handshake(why) => Failure::Handshake { endpoint, why },
+        // About files and time, of which rustls knows nothing.
+        ConnectFailure::File(_) | ConnectFailure::SilentOnTls(_) => Failure::Handshake { endpoint, why: one_line(&error.to_string()) },
+    }
 }
 
 /// How a server answers a client that begins with HTTP/2.
@@ -189,7 +168,7 @@ async fn greeting(mut server: impl AsyncRead + AsyncWrite + Unpin) -> io::Result
         Ok(_) if answer.starts_with(b"HTTP/") => Ok(ProbeReply::Http1),
         // The fourth byte of a frame is its type; settings are 4.
         Ok(_) if answer[3] == 4 => Ok(ProbeReply::Http2),
-        Err(error) if inner(&error).is_some() => Err(error),
+        Err(error) if rustls_error(&error).is_some() => Err(error),
         Ok(_) | Err(_) => Ok(ProbeReply::Nothing),
     }
 }
@@ -204,9 +183,11 @@ async fn look(endpoint: &Endpoint, files: &TlsFiles) -> Option<Failure> {
     // Only after the handshake does a server reject the client's certificate.
     match greeting(connect(endpoint, files).await.ok()?).await {
         Ok(ProbeReply::Http1) => Some(Failure::NotEtcd { endpoint: name(), why: "it speaks HTTP/1".into() }),
-        Ok(ProbeReply::Nothing) if !endpoint.tls && speaks_tls(endpoint).await => Some(Failure::OnlyTls { endpoint: name() }),
+        Ok(ProbeReply::Nothing) if !endpoint.tls && speaks_tls(&endpoint.host, endpoint.port, PROBE_LIMIT).await => {
+            Some(Failure::OnlyTls { endpoint: name() })
+        }
         Ok(_) => None,
-        Err(error) => inner(&error).map(|error| failure_of(name(), error)),
+        Err(error) => rustls_error(&error).map(|error| failure_of(name(), error)),
     }
 }
 
@@ -218,19 +199,4 @@ async fn tcp(endpoint: &Endpoint) -> io::Result<TcpStream> {
 async fn speaks_plainly(endpoint: &Endpoint) -> bool {
     let look = async { greeting(tcp(endpoint).await?).await };
     matches!(timeout(PROBE_LIMIT, look).await, Ok(Ok(ProbeReply::Http2 | ProbeReply::Http1)))
-}
-
-/// Whether the server speaks TLS, whatever its certificate.
-async fn speaks_tls(endpoint: &Endpoint) -> bool {
-    let look = async {
-        let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().ok()?;
-        let config = builder.with_root_certificates(RootCertStore::empty()).with_no_client_auth();
-        let name = ServerName::try_from(endpoint.host.clone()).ok()?;
-        match TlsConnector::from(Arc::new(config)).connect(name, tcp(endpoint).await.ok()?).await {
-            Ok(_) => Some(true),
-            // Any objection of TLS's own, such as an unknown issuer, shows that there is TLS.
-            Err(error) => inner(&error).map(|error| !matches!(error, rustls::Error::InvalidMessage(_))),
-        }
-    };
-    look.await.unwrap_or(false)
 }

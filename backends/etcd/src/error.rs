@@ -27,7 +27,7 @@ pub(crate) enum Failure {
     #[error("{endpoint} speaks TLS only; write it with https:// in discovery.etcd.endpoints")]
     OnlyTls { endpoint: String },
     #[error("the certificate of {endpoint} (discovery.etcd.endpoints) {why}; {advice}")]
-    Certificate { endpoint: String, why: String, advice: &'static str },
+    Certificate { endpoint: String, why: String, advice: String },
     #[error("{endpoint} does not accept this client's certificate ({why}); check discovery.etcd.cert_file and discovery.etcd.key_file")]
     ClientCertificate { endpoint: String, why: String },
     #[error("no TLS with {endpoint}: {why}; check discovery.etcd.endpoints and discovery.etcd.ca_file")]

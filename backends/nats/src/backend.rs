@@ -14,7 +14,7 @@ use shardwise_discovery::{
 use crate::NatsBackendConfig;
 use crate::bucket::BucketOrigin;
 use crate::client::Client;
-use crate::feeds::{ReadClaims, ReadMembers, following};
+use crate::feeds;
 use crate::registrar::BucketHandle;
 
 /// The most bytes one record may have as JSON.
@@ -41,7 +41,7 @@ impl NatsBackend {
     pub fn open(config: &NatsBackendConfig, clock: Clock) -> Result<Self> {
         let client = Client::new(config, clock).map_err(|failure| failure.during("", "open"))?;
         let handle = Arc::new(BucketHandle::new(client));
-        Ok(Self { hub: following::<ReadMembers>(&handle), claims: following::<ReadClaims>(&handle), handle })
+        Ok(Self { hub: feeds::of_members(&handle), claims: feeds::of_claims(&handle), handle })
     }
 
     /// Makes the bucket if there is none, or checks the one that is there. Members do so too, if they may. Answers what was done, in words.

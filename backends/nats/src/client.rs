@@ -220,8 +220,3 @@ pub(crate) async fn bounded<T>(call: impl Future<Output = NatsResult<T>>) -> Nat
 pub(crate) async fn bounded_by<T>(limit: Duration, call: impl Future<Output = NatsResult<T>>) -> NatsResult<T> {
     timeout(limit, call).await.unwrap_or(Err(Failure::TimedOut { after: limit }))
 }
-
-/// A pause that differs between processes, because many lose the same server at the same moment.
-pub(crate) fn jittered(pause: Duration) -> Duration {
-    pause.mul_f64(rand::random_range(0.5..1.0))
-}

@@ -16,12 +16,12 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
 use shardwise_core::{Backoff, InstanceId, Moment, View};
-use shardwise_discovery::RecordId;
 use shardwise_discovery::silence::{Silence, SilenceInput};
+use shardwise_discovery::{RecordId, jittered};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::burials::BurialOutcome;
-use crate::client::{bounded, jittered};
+use crate::client::bounded;
 use crate::consumer::PushConsumer;
 use crate::error::{Failure, NatsResult};
 use crate::groups::{BucketGroup, ReadingNeeds};

@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use shardwise_core::{Backoff, InstanceId, MEMBERS_MAX, Moment};
+use shardwise_discovery::jittered;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::client::{Client, bounded, jittered};
+use crate::client::{Client, bounded};
 use crate::consumer::{PushConsumer, StreamDelivery};
 use crate::error::{Failure, NatsResult};
 use crate::jetstream::{self, PresentSubjects};

@@ -8,8 +8,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use shardwise_core::{Backoff, Incarnation, InstanceId, Moment, View};
-use shardwise_discovery::RecordId;
 use shardwise_discovery::silence::{Burial, Silence, SilenceInput};
+use shardwise_discovery::{RecordId, jittered};
 use tokio::time::timeout;
 
 use crate::client::{CallTurn, Client};
@@ -69,10 +69,10 @@ struct GroupObserver {
     silence: Silence,
     mirror: GroupMirror,
     /// What [`Silence`] knows of the needs.
-    told: Needs,
+    known_needs: Needs,
     /// The members of this process that had registered before the present reading began.
     registered: Vec<(InstanceId, Incarnation)>,
-    told_waits: Vec<(RecordId, Duration)>,
+    known_waits: Vec<(RecordId, Duration)>,
     /// The start of the last write, and the number of interruptions, that it knows.
     written: Moment,
     interrupted: u64,
@@ -80,7 +80,7 @@ struct GroupObserver {
     /// The view as it was shown last, with the revision that its numbers have.
     view: Option<Arc<View>>,
     listed: Moment,
-    /// Whether this process may write; an observer with fewer rights buries nobody.
+    /// Whether this process may write; an observer with fewer rights buries none.
     may_bury: bool,
     backoff: Backoff,
 }
@@ -90,9 +90,9 @@ impl Default for GroupObserver {
         Self {
             silence: Silence::default(),
             mirror: GroupMirror::default(),
-            told: Needs::default(),
+            known_needs: Needs::default(),
             registered: Vec::new(),
-            told_waits: Vec::new(),
+            known_waits: Vec::new(),
             written: Moment::ZERO,
             interrupted: 0,
             era: 0,
@@ -120,8 +120,7 @@ impl GroupObserver {
                 self.mirror.forget();
                 tracing::debug!(group = %group.name, %failure, "a group could not be read");
                 group.shown.send_modify(|shown| shown.failure = Some((failure, begun)));
-                // Many processes lose the same server at the same moment.
-                self.backoff.fail().mul_f64(rand::random_range(0.5..1.0))
+                jittered(self.backoff.fail())
             }
         }
     }
@@ -151,22 +150,22 @@ impl GroupObserver {
     }
 
     fn tell_mine(&mut self, needs: Needs, now: Moment) {
-        if needs.mine != self.told.mine {
+        if needs.mine != self.known_needs.mine {
             self.silence.step(now, SilenceInput::Mine(needs.mine.clone()));
             // With the first member its rights matter, and the log says so.
-            self.may_bury |= self.told.mine.is_empty();
+            self.may_bury |= self.known_needs.mine.is_empty();
         }
         self.mirror.read_claims(needs.reads_claims);
-        self.told = needs;
+        self.known_needs = needs;
     }
 
     /// The records for whose end this process waits. One that is not there has ended.
     fn tell_waits(&mut self, group: &FollowedGroup, now: Moment) {
-        let records = self.told.waits.iter().filter_map(|life| self.mirror.record_of_life(&group.name, *life));
+        let records = self.known_needs.waits.iter().filter_map(|life| self.mirror.record_of_life(&group.name, *life));
         let waits: Vec<_> = records.map(|seen| (seen.record, seen.ttl)).collect();
-        if waits != self.told_waits {
+        if waits != self.known_waits {
             self.silence.step(now, SilenceInput::Waits(waits.clone()));
-            self.told_waits = waits;
+            self.known_waits = waits;
         }
     }
 
@@ -186,7 +185,7 @@ impl GroupObserver {
         match client.probe().await {
             Err(failure @ Failure::Forbidden { .. }) => {
                 self.may_bury = false;
-                if self.told.mine.is_empty() {
+                if self.known_needs.mine.is_empty() {
                     tracing::debug!(%failure, "this process may not write, so it buries no member");
                 } else {
                     tracing::warn!(%failure, "this process buries no silent member; where no process does, dead members stay for ever");
@@ -305,7 +304,7 @@ impl GroupObserver {
             None => self.mirror.view(revision),
         };
         self.view = Some(Arc::clone(&view));
-        let reads_claims = self.told.reads_claims;
+        let reads_claims = self.known_needs.reads_claims;
         group.shown.send_modify(|shown| {
             shown.claims = shown.claims.take().filter(|_| reads_claims);
             (shown.view, shown.proven, shown.failure) = (Some(view), begun, None);

@@ -18,7 +18,7 @@ impl Backoff {
 
     /// Counts a failure and returns the pause before the next attempt.
     pub fn fail(&mut self) -> Duration {
-        let pause = self.first.saturating_mul(2u32.saturating_pow(self.failures)).min(self.longest);
+        let pause = exponential(self.first, self.failures, self.longest);
         self.failures = self.failures.saturating_add(1);
         pause
     }
@@ -34,9 +34,21 @@ impl Backoff {
     }
 }
 
+/// `first` doubled `doublings` times, but at most `longest`.
+pub fn exponential(first: Duration, doublings: u32, longest: Duration) -> Duration {
+    first.saturating_mul(2_u32.saturating_pow(doublings)).min(longest)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn waits_double_up_to_the_longest() {
+        let second = Duration::from_secs(1);
+        let waits: Vec<_> = [0, 1, 2, 8, 9, 31, 32, u32::MAX].map(|n| exponential(second, n, Duration::from_mins(5)).as_secs()).into();
+        assert_eq!(waits, [1, 2, 4, 256, 300, 300, 300, 300]);
+    }
 
     #[test]
     fn pauses_double_up_to_the_longest_and_start_over_after_a_success() {

@@ -47,7 +47,7 @@ mod text;
 mod version;
 mod view;
 
-pub use backoff::Backoff;
+pub use backoff::{Backoff, exponential};
 pub use causes::write_with_causes;
 pub use change::{PlacementChange, Sample, ShareMove, Side};
 pub use circle::Circle;

@@ -46,6 +46,11 @@ pub use record::{FINGERPRINTS_MAX, METADATA_BYTES_MAX, RECORD_SCHEMA, Record, Re
 pub use shardwise_core::AcquireOutcome;
 pub use used_stores::UsedStores;
 
+/// A pause that differs between processes, because many lose the same server at the same moment: between half of it and all.
+pub fn jittered(pause: std::time::Duration) -> std::time::Duration {
+    pause.mul_f64(rand::random_range(0.5..1.0))
+}
+
 /// A fresh incarnation, drawn at random.
 pub fn random_incarnation() -> shardwise_core::Incarnation {
     shardwise_core::Incarnation::new(rand::random())

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use shardwise_core::Moment;
 use shardwise_discovery::silence::{Burial, SilenceInput};
-use shardwise_discovery::{RecordId, one_line};
+use shardwise_discovery::{RecordId, jittered, one_line};
 
 use super::{BucketObserver, FinishedCall};
 use crate::burials::{self, BurialOutcome};
-use crate::client::{Client, bounded, jittered};
+use crate::client::{Client, bounded};
 use crate::error::{Failure, NatsResult};
 use crate::groups::BucketGroup;
 use crate::messages::StoredBeat;

@@ -7,7 +7,7 @@ use shardwise_core::Backoff;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{Feed, Watched};
-use crate::Result;
+use crate::{Result, jittered};
 
 /// First and longest pause after failures that may pass by themselves.
 const RETRY_FIRST: Duration = Duration::from_millis(50);
@@ -42,8 +42,7 @@ pub fn follow<T: Watched, R: GroupReader<T>>(mut reader: R, feed: Feed<T>) {
             if let Err(error) = keep_up(&mut reader, &feed, &mut backoff).await {
                 let pause = if error.is_retryable() { backoff.fail() } else { REPAIR_PAUSE };
                 feed.fail(error);
-                // Many processes lose the same server at the same moment.
-                let jittered = pause.mul_f64(rand::random_range(0.5..1.0));
+                let jittered = jittered(pause);
                 let unwatched = async {
                     while feed.pace().is_some() {
                         feed.stirred().await;

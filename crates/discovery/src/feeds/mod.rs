@@ -5,9 +5,11 @@
 //! can pile up, and a first view is never from a read that began before its watch.
 //!
 //! What is shown of a group is a [`Watched`]: its view, or its [`ClaimTable`](crate::ClaimTable). A backend has a hub for each.
+//! Where one observer reads both, an [`ObservedReader`] hands what it has read to each.
 
 mod feed;
 mod follow;
+mod observed;
 mod watch;
 
 use std::collections::HashMap;
@@ -21,6 +23,7 @@ use shardwise_core::{GroupName, Moment, View};
 pub use self::feed::Feed;
 use self::feed::{FeedState, GroupState};
 pub use self::follow::{GroupReader, follow};
+pub use self::observed::{NoReading, Observatory, ObservedPart, ObservedReader, ObservedState, READING_LIMIT, read_as_of};
 pub use self::watch::Watched;
 use crate::{Clock, Error, ErrorKind, Result};
 

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::pki_types::ServerName;
-use rustls::{AlertDescription as Alert, CertificateError};
+use rustls::{AlertDescription as Alert, CertificateError, ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::{SystemTrust, TlsError, TlsFiles};
+use super::{SystemTrust, TlsError, TlsFiles, provider};
 use crate::one_line;
 
 /// The bytes of a connection, with TLS or without.
@@ -98,6 +98,27 @@ pub async fn connect_tls(tcp: TcpStream, host: &str, files: &TlsFiles, within: D
     }
 }
 
+/// Whether a server speaks TLS, whatever its certificate; `false` if that is not known within that time.
+pub async fn speaks_tls(host: &str, port: u16, within: Duration) -> bool {
+    let look = async {
+        let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().ok()?;
+        let config = builder.with_root_certificates(RootCertStore::empty()).with_no_client_auth();
+        let name = ServerName::try_from(host.to_owned()).ok()?;
+        let tcp = TcpStream::connect((host, port)).await.ok()?;
+        match TlsConnector::from(Arc::new(config)).connect(name, tcp).await {
+            Ok(_) => Some(true),
+            // Any objection of TLS's own, such as an unknown issuer, shows that there is TLS.
+            Err(error) => rustls_error(&error).map(|error| !matches!(error, rustls::Error::InvalidMessage(_))),
+        }
+    };
+    timeout(within, look).await.ok().flatten().unwrap_or(false)
+}
+
+/// rustls hands its errors out in an `io::Error`.
+pub fn rustls_error(error: &io::Error) -> Option<&rustls::Error> {
+    error.get_ref()?.downcast_ref()
+}
+
 /// Whether a server's alert is about the client's certificate: that it is missing, or that the server does not accept it or its issuer.
 const fn is_about_client(alert: Alert) -> bool {
     matches!(
@@ -124,10 +145,11 @@ impl ConnectFailure {
     /// The meaning of an error of a stream. With TLS 1.3 a server refuses a client's certificate only when the connection seems to be
     /// there.
     pub fn of_io(error: &io::Error) -> Self {
-        // rustls hands its errors out in an `io::Error`.
-        let Some(error) = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) else {
-            return unreachable(error);
-        };
+        rustls_error(error).map_or_else(|| unreachable(error), Self::of_rustls)
+    }
+
+    /// The meaning of an error of TLS.
+    pub fn of_rustls(error: &rustls::Error) -> Self {
         let why = one_line(&error.to_string());
         match error {
             rustls::Error::InvalidCertificate(problem) => Self::of_certificate(problem, &why),

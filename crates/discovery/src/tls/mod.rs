@@ -17,7 +17,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 #[cfg(feature = "tls-client")]
 pub use self::client::{SystemTrust, TlsFiles};
 #[cfg(feature = "tls-connect")]
-pub use self::connect::{CertificateAdvice, ConnectFailure, ServerStream, connect_tcp, connect_tls};
+pub use self::connect::{CertificateAdvice, ConnectFailure, ServerStream, connect_tcp, connect_tls, rustls_error, speaks_tls};
 use crate::one_line;
 
 /// Which of the files.

@@ -1,21 +1,17 @@
 //! One connection to one server: TCP, TLS if the address says so, and the login.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, RedisConnectionInfo, RedisError};
-use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, RootCertStore};
 use secrecy::{ExposeSecret as _, SecretString};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::ValkeyAddress;
-use crate::tls::{ConnectFailure, ServerStream, TlsFiles, connect_tcp, connect_tls, provider};
+use crate::tls::{ConnectFailure, ServerStream, TlsFiles, connect_tcp, connect_tls, speaks_tls};
 
 /// How long it may take to find out why a server hung up, or is silent.
 const PROBE_LIMIT: Duration = Duration::from_secs(1);
@@ -78,7 +74,7 @@ pub async fn dial(
     match MultiplexedConnection::new_with_config(info, stream, config).await {
         Ok((redis, driver)) => Ok((redis, AbortOnDropHandle::new(tokio::spawn(driver)))),
         Err(error) => {
-            if !address.tls && has_hung_up(&error) && speaks_tls(address).await {
+            if !address.tls && has_hung_up(&error) && speaks_tls(&address.host, address.port, PROBE_LIMIT).await {
                 return Err(DialFailure::OnlyTls);
             }
             let refusal = certificate_refusal(&error, address, files).await;
@@ -122,22 +118,6 @@ async fn connect(address: &ValkeyAddress, files: &TlsFiles, tls_within: Duration
         Err(ConnectFailure::SilentOnTls(_)) if speaks_plainly(address).await => Err(ConnectFailure::NotTls),
         Err(failure) => Err(failure),
     }
-}
-
-/// Whether the server speaks TLS, whatever its certificate.
-async fn speaks_tls(address: &ValkeyAddress) -> bool {
-    let look = async {
-        let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().ok()?;
-        let config = builder.with_root_certificates(RootCertStore::empty()).with_no_client_auth();
-        let name = ServerName::try_from(address.host.clone()).ok()?;
-        let tcp = TcpStream::connect((address.host.as_str(), address.port)).await.ok()?;
-        match TlsConnector::from(Arc::new(config)).connect(name, tcp).await {
-            Ok(_) => Some(true),
-            // Any objection of TLS's own, such as an unknown issuer, shows that there is TLS.
-            Err(error) => Some(!matches!(ConnectFailure::of_io(&error), ConnectFailure::Unreachable(_) | ConnectFailure::NotTls)),
-        }
-    };
-    timeout(PROBE_LIMIT, look).await.ok().flatten().unwrap_or(false)
 }
 
 /// Whether the server answers without TLS, whatever it answers.

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use shardwise::Moment;
+use shardwise::core::exponential;
 
 use super::io::SendId;
-use super::pause::exponential;
 use crate::options::RETRY_DELAY_MAX;
 use crate::sink::Refusal;
 use crate::store::{HeadTrouble, HeadUpdate};

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shardwise::Moment;
+use shardwise::core::exponential;
 
 use super::destination::{Destination, SendGate};
-use super::pause::exponential;
 use crate::Delivery;
 
 /// The most destinations that are remembered. Beyond this the one not heard from for the longest time is forgotten. Its next failure is

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use shardwise::core::exponential;
 use shardwise::{Moment, SlotSet};
 
-use super::pause::exponential;
 use crate::store::Hold;
 
 /// The first interval between attempts to take a slot that its former holder has not released: short, for a handover…
