@@ -166,7 +166,7 @@ async fn demonstration() -> Result {
                     step = 1;
                 }
                 (1, two_thirds) if two_thirds >= USERS * EACH * 2 / 3 => {
-                    let owner = owners.get("room-0").cloned().ok_or("nobody has room-0")?;
+                    let owner = owners.get("room-0").cloned().ok_or("no worker has room-0")?;
                     let at = workers.iter().position(|worker| worker.id == owner).ok_or("the owner of room-0 is gone")?;
                     workers.remove(at).kill().await?;
                     lock(&fronts).remove(&owner);

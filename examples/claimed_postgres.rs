@@ -16,7 +16,7 @@ use shardwise::core::Fence;
 use shardwise::{Settings, ShardingFactory, ShardingService};
 use sqlx::PgPool;
 
-/// The claim, if its holder is alive and it was not acquired again since. As long as the transaction lasts nobody else is granted it;
+/// The claim, if its holder is alive and it was not acquired again since. As long as the transaction lasts no other member is granted it;
 /// `FOR KEY SHARE` would be too weak.
 const CLAIM: &str = "SELECT c.epoch FROM shardwise.claim AS c
     JOIN shardwise.member_group AS g ON g.id = c.group_id

@@ -206,7 +206,7 @@ async fn demonstration(address: &str) -> Result {
     }
     forgetful.kill().await?;
     println!("the caller is killed in its transaction");
-    is_free_again(&database, "nobody asks for its transaction any more").await?;
+    is_free_again(&database, "no caller asks for its transaction any more").await?;
 
     let (id, by) = begun(&router, "lost").await?;
     in_session(&router, &id, "add", "a -10").await?;
@@ -264,7 +264,7 @@ async fn is_free_again(database: &PgPool, why: &str) -> Result {
     Ok(())
 }
 
-/// The id of a killed worker's transaction reaches nobody else.
+/// The id of a killed worker's transaction reaches no other worker's.
 async fn has_ended(router: &Router, id: &SessionId) -> Result {
     match in_session(router, id, "commit", "").await {
         Err(AskError::NoRoute(NoRoute::SessionEnded) | AskError::Unknown(_)) => Ok(()),

@@ -63,7 +63,7 @@ class Circle:
     def placed(self):
         """Members that take part, in the order of their ids' bytes, with their weights."""
         active = {id_: w for id_, (w, draining) in self.listed.items() if not draining}
-        # Rule 6: draining members are left out, unless that leaves nobody.
+        # Rule 6: draining members are left out, unless no other member is there.
         taking_part = active or {id_: w for id_, (w, _) in self.listed.items()}
         return sorted(taking_part.items(), key=lambda member: member[0].encode())
 
@@ -169,7 +169,7 @@ class Circle:
             taken, zones = [owners[slot]], {zone[owners[slot]]}
             for step in range(len(circle)):
                 if len(zones) == len(set(zone)) or len(taken) >= n:
-                    break  # the rest of this turn appends nobody, or nobody who was asked for
+                    break  # the rest of this turn appends no member, or none that was asked for
                 member = circle[(at + step) % len(circle)] & 0xFFFF
                 if zone[member] not in zones:
                     taken.append(member)
@@ -191,7 +191,7 @@ class Circle:
         return f"{xxh3(b''.join(o.to_bytes(4, 'little') for taken in lists for o in taken)):016x}"
 
     def successors(self):
-        """Rule 8: the position in `placed()` of whoever should hold each slot while versions differ."""
+        """Rule 8: the position in `placed()` of the member that should hold each slot while versions differ."""
         members = self.placed()
         if not members:
             return []

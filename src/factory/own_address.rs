@@ -65,7 +65,7 @@ fn found(host: &str) -> std::result::Result<Vec<IpAddr>, String> {
     let (name, (sender, answer)) = (host.to_owned(), mpsc::sync_channel(1));
     let look = move || {
         let addresses = (name.as_str(), PORT).to_socket_addrs();
-        // Nobody may wait for it any more.
+        // The caller may have given up waiting.
         let _ = sender.send(addresses.map(|all| all.map(|address| address.ip()).take(ADDRESSES_MOST).collect()));
     };
     // A thread, because nothing else bounds how long the system looks.

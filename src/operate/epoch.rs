@@ -34,7 +34,7 @@ impl Group<'_> {
         has_stopped(&view, incarnation)?;
         let id = InstanceId::new(format!("epoch-{incarnation}")).map_err(|error| refused(&error.to_string()))?;
         let fingerprints = vec![self.policy.fingerprint()];
-        // A draining member has no share, whoever else comes.
+        // A draining member has no share, whichever members come.
         let member = Member { incarnation, state: MemberState::Draining, fingerprints, ..Member::named(id) };
         let registration = self.register(member, true).await?;
         let taken = self.granted(claims, &registration.record_id()).await;

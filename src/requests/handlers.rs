@@ -30,7 +30,7 @@ pub(super) const MESSAGE_BODY_BYTES_MAX: usize = (256 << 10) + 256;
 /// The most paths in a refusal.
 const NAMED: usize = 20;
 /// The longest wait for a place, and no longer than a tenth of the request's own time: handlers that are usually shorter make room in a
-/// moment, and where they are not, another member is to be asked soon.
+/// moment, and where they are not, the caller should ask another member soon.
 const QUEUED_FOR_MAX: Duration = Duration::from_millis(50);
 /// Why a leaving member refuses a request. Another one may serve it.
 const LEAVES: &str = "this worker is leaving its group";

@@ -86,7 +86,7 @@ impl RequestHandlers {
         let (gone, policy, handlers) = (context.gone.clone(), context.policy.name.clone(), Arc::clone(self));
         let work = async move {
             let _turn = turn;
-            // Nobody waits for what comes of it, so this is the only place where it is told.
+            // No caller waits for the outcome, so this is the only place where it is reported.
             let unfinished = match gone.run_until_cancelled(timeout(ACCEPTED_WITHIN, AssertUnwindSafe(work).catch_unwind())).await {
                 Some(Ok(Ok(Ok(_)))) => return,
                 Some(Ok(Ok(Err(undelivered)))) => undelivered.to_string(),

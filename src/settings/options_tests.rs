@@ -23,7 +23,7 @@ const KIND: BackendKind = BackendKind {
         }),
     ],
     claims_share: 1,
-    open: |_, _| unreachable!("nobody opens it here"),
+    open: |_, _| unreachable!("no test opens it"),
     init: None,
 };
 

@@ -59,7 +59,7 @@ async fn a_caller_with_another_token_or_none_gets_nothing_and_learns_no_token() 
         other => panic!("{other:?}"),
     }
 
-    // By hand: whoever does not stop at the challenge is refused.
+    // By hand: a caller that does not stop at the challenge is refused.
     let (address, whom) = (at.to_string(), Whom::of(&one));
     let told = async |what: &str, proof: &dyn Fn(&channel::Challenged<TcpStream>) -> Value| {
         let mut begun = challenged(connect(&address).await, &whom, Some(TOKEN), &[]).await.unwrap();

@@ -45,7 +45,7 @@ async fn answers(connection: &mut Connection, by: Option<&str>, length: usize, b
     sending
 }
 
-/// What the member does, the outcome, and what the caller is told.
+/// What the member does, the outcome, and what the caller gets.
 const CASES: [(&str, Serves, &str, &str); 9] = [
     (
         "refuses the stream",

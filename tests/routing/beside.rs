@@ -37,7 +37,7 @@ async fn a_request_to_a_key_is_handled_elsewhere_under_its_guard() {
         let epoch = fleet.service(from).route(&To::owner(&key)).unwrap().epoch().unwrap().get();
         assert_eq!((answered.by.as_str(), text(&answered)), (fleet.service(0).instance_id().as_str(), format!("Some({epoch})")));
     }
-    // Another member takes none, whoever brings it.
+    // Another member takes none, whichever caller brings it.
     let mut astray = post("x");
     (astray.to, astray.key) = (shardwise::requests::Addressee::Owner, Some(shardwise::core::OwnedKey::of(key.as_str())));
     assert!(matches!(fleet.service(1).answer_within(astray, LONG).await, Err(Undelivered::NotMine(_))));

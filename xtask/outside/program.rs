@@ -23,7 +23,7 @@ fn install(default: &str) {
         "aws-lc" => rustls::crypto::aws_lc_rs::default_provider(),
         other => panic!("no such default: {other}"),
     };
-    provider.install_default().expect("nobody has installed one before main");
+    provider.install_default().expect("none is installed before main");
 }
 
 #[tokio::main]

@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 
+use crate::book;
 use crate::context::TaskContext;
 use crate::files;
 use crate::report::say;
@@ -31,7 +32,8 @@ pub(crate) fn head(context: &TaskContext) -> String {
 /// Puts a section of that name into the page: the line above the figures, and the figures.
 pub(crate) fn write(context: &TaskContext, name: &str, head: &str, figures: &str) -> Result<(), TaskFailure> {
     let path = context.root().join("docs/internals/measured.md");
-    files::write(&path, &replace(&files::read(&path)?, name, &format!("{head}\n\n{figures}")))?;
+    let body = book::wrapped(&format!("{head}\n\n{figures}"));
+    files::write(&path, &replace(&files::read(&path)?, name, &body))?;
     say(&format!("docs/internals/measured.md: section {name} is written"));
     Ok(())
 }

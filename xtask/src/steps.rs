@@ -84,7 +84,7 @@ const STEPS: &[TestStep] = &[
     second("benches", "benchmarks, compiled and run once", checks::benches),
     second("instructions", "what a key costs, counted by callgrind", instructions::check),
     second("fuzz", "parsers and placement with inputs that libFuzzer makes up", fuzz::step),
-    second("book", "the book of docs/, and the links of all Markdown", book::step),
+    second("book", "the book of docs/, and the links and lines of all Markdown", book::step),
     second("doc", "the documentation, warnings are errors", checks::doc),
     second("msrv", "the oldest Rust that is promised", checks::msrv),
     second("package", "every published crate, packed and built from the packages", package::package),

@@ -128,7 +128,8 @@ fn flushes(work: &str, times: u64) -> Option<u64> {
             Some(flushes)
         }
         Err(error) => {
-            let note = format!("the system lets nobody trace a process of one's own ({error}); set kernel.yama.ptrace_scope to 1 or 0");
+            let note =
+                format!("the system does not allow tracing a process of one's own ({error}); set kernel.yama.ptrace_scope to 1 or 0");
             assert!(std::env::var_os("CI").is_none(), "{note}");
             // Not by a macro, whose output the tests' harness keeps to itself.
             std::io::stderr().write_all(format!("NOT TESTED: {note}\n").as_bytes()).unwrap();

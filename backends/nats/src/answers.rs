@@ -1,5 +1,5 @@
 //! Whether the server of a connection still does its work. One that is cut off from its cluster goes on answering pings, while requests
-//! get no answer, or the one that nobody is there to answer.
+//! get no answer, or the error that no responder is there.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -63,7 +63,7 @@ impl AwaitedAnswer<'_> {
         *self.log.log() = LoggedAnswers { has_answered: true, unanswered_since: None, is_useless: false };
     }
 
-    /// Nobody has answered, or only to say that nobody can.
+    /// No answer has come, or only the one that no server can answer.
     pub(crate) fn unanswered(mut self) {
         self.is_open = false;
         self.log.unanswered(self.asked, Instant::now());

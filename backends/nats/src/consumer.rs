@@ -48,7 +48,7 @@ pub(crate) struct PushConsumer {
     /// The consumer's own count.
     counted: u64,
     heard: Instant,
-    /// The subject that a request for flow control is to be answered at.
+    /// The subject at which a request for flow control expects its answer.
     answer: Option<String>,
     /// The last such answer. Without the right to it the server stops sending, and its heartbeats go on.
     answered: Option<AwaitedRefusal>,

@@ -136,7 +136,7 @@ struct ErrorPart {
     error: Option<ApiError>,
 }
 
-/// Whether the server says that nobody can answer at present, as one does that knows no leader.
+/// Whether the server says that the request cannot be answered at present, as one does that knows no leader.
 pub(crate) fn says_unready(answer: &[u8]) -> bool {
     let read = serde_json::from_slice(answer);
     matches!(read, Ok(ErrorPart { error: Some(error) }) if code::CLUSTER_NOT_READY.contains(&error.err_code))

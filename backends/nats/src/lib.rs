@@ -4,7 +4,7 @@
 //! requests, `jetstream` the requests and answers of JetStream's API, `bucket` what a bucket must be. `names` says where everything
 //! stands, `messages` how it is written. `backend` is the contract: `registrar` has the calls of members and `records` what others see of
 //! them, `claims` its second part, `notes` its third. `observer` reads a group through a `consumer` into a `mirror`, and buries silent
-//! members with `burials`; `groups` says what is to be read and why, `writes` how this process's own writes went, `feeds` hands what was
+//! members with `burials`; `groups` says what has to be read and why, `writes` how this process's own writes went, `feeds` hands what was
 //! read to the watches. `history` notices that the stream was replaced; `status` follows the keys of another fleet; `error` has all
 //! failures.
 

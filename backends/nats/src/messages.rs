@@ -139,7 +139,7 @@ pub(crate) struct ClaimMessage {
     pub(crate) life: u64,
     /// The floor of the store that it was granted under: its epoch is that and its sequence.
     pub(crate) floor: u64,
-    /// The holder's TTL, for whoever finds no trace of the holder.
+    /// The holder's TTL, for a reader that finds no trace of the holder.
     pub(crate) ttl_ms: u64,
 }
 

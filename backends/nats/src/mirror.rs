@@ -224,8 +224,8 @@ impl BucketMirror {
         self.beats.get(id).is_some_and(|beat| beat.has_ended(life))
     }
 
-    /// Members whose life is buried and whose record stands there all the same, because whoever buried them was stopped in between. Each
-    /// with the sequence of the tombstone.
+    /// Members whose life is buried and whose record stands there all the same, because the process that buried them was stopped in
+    /// between. Each with the sequence of the tombstone.
     pub(crate) fn half_buried(&self) -> Vec<(InstanceId, u64)> {
         let tombstone = |(id, beat): (&InstanceId, &StoredBeat)| match beat {
             StoredBeat::Buried { sequence } if self.members.get(id).is_some_and(|member| member.life < *sequence) => {

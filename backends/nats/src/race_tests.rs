@@ -32,7 +32,7 @@ async fn of_a_renewal_and_two_burials_one_wins() {
         let there = holder.handle.stored_beat(&record.group, &record.instance_id).await.unwrap();
         let seen = there.as_ref().map(StoredBeat::sequence);
         let bury_by = |backend: &NatsBackend| bury(Arc::clone(&backend.handle), Burial { record: record.clone(), seen });
-        // Whoever asks first wins more often.
+        // The one that asks first wins more often.
         let (renewal, first, second) = if round % 2 == 0 {
             tokio::join!(holder.renew(&record, TTL), bury_by(&one), bury_by(&other))
         } else {

@@ -2,7 +2,8 @@
 //! see. Each write names the sequence that it replaces, so one that arrives late, after its caller gave it up, changes nothing.
 //!
 //! A life begins with its first beat and ends with a tombstone over it, or with the first beat of another life. The record comes after the
-//! beat and goes after the tombstone. Whoever is stopped in between leaves a record without a life, which an observer deletes.
+//! beat and goes after the tombstone. A process that is stopped in between leaves a record without a life, which an observer
+//! deletes.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -208,8 +209,8 @@ impl BucketHandle {
         .await
     }
 
-    /// The record first, which others see; then the beat, which ends the life's claims and lasts for the grace. Whoever is stopped in
-    /// between is buried after its TTL.
+    /// The record first, which others see; then the beat, which ends the life's claims and lasts for the grace. A member that is
+    /// stopped in between is buried after its TTL.
     pub(crate) async fn step_away(&self, registration: &Registration, grace: Duration) -> NatsResult<()> {
         let (record, record_id) = (encode(&registration.away_member())?, registration.record_id());
         let RecordId { group, instance_id, .. } = &record_id;

@@ -90,7 +90,7 @@ async fn who_is_cut_off_is_buried_and_buries_nobody() {
     assert!(fleet.lost() >= 1, "its record was buried");
 }
 
-/// The connections of all are reset again and again: nobody is buried, and every watch goes on.
+/// The connections of all are reset again and again: no member is buried, and every watch goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_that_break_cost_no_member() {
     let (server, bucket) = (shared().await, bucket());

@@ -2,7 +2,7 @@
 //!
 //! Inside: `config` has the settings, `client` the connections; all SQL is in `sql`. `backend` is the contract, with the calls of members
 //! in `shared`, `claims` its second part, `notes` its third. `observer` reads a group into `mirror` and buries silent members, `groups`
-//! says what is to be read and why, `feeds` hands what was read to the watches, `listener` hears notifications. `history` notices that the
+//! says what has to be read and why, `feeds` hands what was read to the watches, `listener` hears notifications. `history` notices that the
 //! database was replaced; `calls` numbers calls; `error` has all failures.
 
 mod answers;

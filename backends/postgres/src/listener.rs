@@ -1,8 +1,8 @@
 //! Notifications: one connection listens for all groups of the process. A notification that is missed costs one look.
 //!
-//! A pooler in transaction mode accepts LISTEN, delivers nothing, and has that connection to the server notified for whoever gets it next. So
-//! the listener connects with a setting of its own, which a pooler refuses or drops, and sends LISTEN only where the session has it. Elsewhere
-//! looking is all there is.
+//! A pooler in transaction mode accepts LISTEN, delivers nothing, and has that connection to the server notified for the client that gets
+//! it next. So the listener connects with a setting of its own, which a pooler refuses or drops, and sends LISTEN only where the session
+//! has it. Elsewhere looking is all there is.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -76,7 +76,7 @@ async fn listen(shared: &Weak<Shared>) -> Option<Duration> {
             }
         }
     };
-    // Changes before LISTEN have notified nobody.
+    // Changes before LISTEN have sent no notification to this process.
     shared.upgrade()?.groups.expect_all_news();
     loop {
         let news = timeout(SILENCE_LIMIT, listener.try_recv()).await;

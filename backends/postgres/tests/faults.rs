@@ -97,7 +97,7 @@ async fn who_is_cut_off_is_buried_and_buries_nobody() {
     assert!(fleet.lost() >= 1, "its record was buried");
 }
 
-/// The connections of all are reset again and again: nobody is buried, and every watch goes on.
+/// The connections of all are reset again and again: no member is buried, and every watch goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_that_break_cost_no_member() {
     let database = database().await;
@@ -122,7 +122,7 @@ async fn a_notification_that_is_lost_costs_one_look() {
     let (here, there) = (backend(&database.url()), backend(&database.url()));
     let mut watch = there.watch(&group(), PACE);
     view_of(&mut watch, &[]).await;
-    // From here on nobody hears anything: each listener loses its connection as soon as it has one.
+    // From here on no listener gets a notification: each listener loses its connection as soon as it has one.
     let deaf = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND pid <> pg_backend_pid()";
     let lag = Lag::begin();
     for n in 0..5 {

@@ -46,7 +46,7 @@ pub(crate) struct Client {
     current: Mutex<Option<Arc<LiveConnection>>>,
     /// One connection is made at a time. Inside: when the last failed attempt began, and why it failed.
     opening: tokio::sync::Mutex<Option<(Instant, Failure)>>,
-    /// The highest revision of each group that was shown. The server is told with each call: where its own is lower, it has forgotten
+    /// The highest revision of each group that was shown. Each call sends it to the server: where its own is lower, it has forgotten
     /// what it confirmed, and goes on above.
     shown: Mutex<HashMap<GroupName, u64>>,
 }

@@ -1,7 +1,7 @@
 //! Members of another fleet, which keeps a key for each of its workers on the same server until it expires: a group shows them as foreign
 //! instances.
 //!
-//! The server tells nobody reliably when a key comes or expires, so the keys are looked for again and again.
+//! The server does not report reliably when a key comes or expires, so the keys are looked for again and again.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -107,7 +107,7 @@ impl Drop for NewsSubscription {
                 let _turn = connection.subscribing.lock().await;
                 // Another reader may have come since.
                 if !connection.router.is_read(&channel) {
-                    // Whoever fails here gets messages that nobody reads, until the connection ends.
+                    // If this fails, messages that no reader wants arrive until the connection ends.
                     let _ = connection.redis.clone().unsubscribe(&channel).await;
                 }
             };

@@ -191,7 +191,7 @@ async fn keys_of_another_program_are_named() {
     elsewhere.register(&registration("a", 1)).await.unwrap();
 }
 
-/// What another version has written fails one read with its name, and nobody's membership.
+/// What another version has written fails one read with its name, and ends no membership.
 #[tokio::test]
 async fn a_record_that_cannot_be_read_is_named() {
     let server = valkey().await;

@@ -10,7 +10,7 @@ use shardwise_core::ClaimName;
 use shardwise_discovery::{Discovery, ErrorKind, Notes, WriteOutcome};
 use shardwise_testkit::{Lag, TcpProxy};
 
-/// A restarted server restarts all leases, so nobody is buried who renews then. Each member registers anew.
+/// A restarted server restarts all leases, so no member is buried that renews then. Each member registers anew.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_was_restarted_costs_a_registration_each_and_no_member() {
     let server = valkey().await;
@@ -80,7 +80,7 @@ async fn scripts_that_were_flushed_are_sent_again() {
     assert!(matches!(here.write_note(&group(), &name, 0, "1").await.unwrap(), WriteOutcome::Written(_)));
 }
 
-/// The connections of all are reset again and again: nobody is buried, and every watch goes on.
+/// The connections of all are reset again and again: no member is buried, and every watch goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_that_break_cost_no_member() {
     let server = valkey().await;
@@ -124,7 +124,7 @@ async fn who_is_cut_off_is_buried_and_comes_back() {
     assert!(fleet.lost() >= 1, "its record was buried");
 }
 
-/// The server stands still for longer than a TTL: whoever was due has to register again, and does.
+/// The server is stopped for longer than a TTL: a member whose lease has ended has to register again, and does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_stood_still_has_its_members_back_soon() {
     let server = valkey().await;

@@ -51,7 +51,7 @@ async fn everything(backend: &ValkeyBackend, incarnation: u64) -> Result<(), Err
     }
     backend.step_away(&a, TTL).await?;
     backend.deregister(&a.record_id()).await?;
-    // Whoever comes back is asked for by its farewell.
+    // A member that comes back is found by its farewell.
     let again = registration("a", incarnation + 2_000);
     backend.register(&again).await?;
     backend.deregister(&again.record_id()).await

@@ -156,7 +156,7 @@ async fn a_planned_failover_is_followed_and_a_dead_sentinel_is_passed_over() {
     watching.shows(&["a", "b"]).await;
 }
 
-/// What the former primary confirmed and nobody else has: it is gone, revisions go on above, and no version of a note is used twice.
+/// What the former primary confirmed and no other server has: it is gone, revisions go on above, and no version of a note is used twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_failover_forgets_is_not_used_again() {
     let stage = Stage::new().await;

@@ -67,8 +67,9 @@ fn the_page_of_the_command_line_is_its_help() {
 
 const SETTINGS_HEAD: &str = "# Settings
 
-All keys, with what they allow and what holds without them. [`settings.toml`](https://github.com/shardwise/shardwise/blob/main/settings.toml)
-of the repository has the same as a file to begin with.
+All keys, with what they allow and their defaults.
+[`settings.toml`](https://github.com/shardwise/shardwise/blob/main/settings.toml) of the repository has the same as a
+file to begin with.
 
 ## Where values come from
 

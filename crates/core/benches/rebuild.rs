@@ -87,7 +87,7 @@ fn succession(c: &mut Criterion) {
     let without = view.members().iter().filter(|member| member.instance_id != claims[&Resource::Slot(0)].instance_id);
     let left = View::new(2, without.cloned().collect());
     group.bench_function("one has left", |b| b.iter(|| Succession::of_view(&left, params, &names, &claims)));
-    group.bench_function("nobody holds anything", |b| b.iter(|| Succession::of_view(&view, params, &names, [])));
+    group.bench_function("no member holds anything", |b| b.iter(|| Succession::of_view(&view, params, &names, [])));
     group.bench_function("everything is held", |b| b.iter(|| Succession::of_view(&view, params, &names, &claims)));
     group.finish();
 }

@@ -166,8 +166,8 @@ pub struct Member {
     pub worker: Option<WorkerHealth>,
     /// Its statement about vanished members.
     pub loss: Option<Loss>,
-    /// How often it has asked for what others hold in its place; whoever sees another number gives that back. 0 in the record of an older
-    /// version. The placement ignores it.
+    /// How often it has asked for what others hold in its place; a member that sees another number gives that back. 0 in the record of
+    /// an older version. The placement ignores it.
     pub reclaims: u64,
     /// The fingerprints it can serve: one, or two during a change of policy.
     pub fingerprints: Vec<Fingerprint>,

@@ -259,7 +259,7 @@ mod tests {
                 let keys: Vec<u32> = (0..1_000).collect();
                 answer.send(ownership.filter_at(&keys, Moment::ZERO).into_iter().copied().collect::<Vec<_>>()).unwrap();
             });
-            let filtered = answered.recv_timeout(std::time::Duration::from_mins(1)).expect("a reader waits for whoever places");
+            let filtered = answered.recv_timeout(std::time::Duration::from_mins(1)).expect("a reader waits for the thread that places");
             assert!(filtered == expected && !filtered.is_empty(), "{kind:?}");
             drop(held);
             reader.join().unwrap();

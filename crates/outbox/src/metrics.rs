@@ -89,7 +89,7 @@ const GAUGES: [Row<Now>; 5] = [
     ),
     (
         "shardwise_outbox_destination_slow",
-        "Destinations of the sink that were slow within a minute: an event waited there for a second while no more could be read; 0 where \
+        "Destinations of the sink that were slow within a minute: an event waited for a second while no more could be read; 0 where \
          the sink is one destination",
         |now| now.destinations_slow as f64,
     ),

@@ -309,7 +309,7 @@ async fn a_sink_that_never_answers_delays_only_its_own_aggregate() {
     assert_eq!(pending(&outbox).await, 4);
 }
 
-/// A gateway to three services, told apart by the aggregate's type: one needs two seconds for each event, one is down, and one is fast.
+/// A gateway to three services, distinguished by the aggregate's type: one needs two seconds for each event, one is down, and one is fast.
 #[derive(Clone, Default)]
 struct Gateway {
     arrived: Arc<Mutex<Vec<Delivery>>>,

@@ -21,7 +21,7 @@ pub(crate) const FORWARDS: Metric = Metric {
     name: "shardwise_sidecar_forwards_total",
     kind: MetricKind::Counter,
     unit: "requests",
-    help: "Requests at `instances/` and `any/` by outcome: answered, unknown, unreachable, no_worker, busy, barred, broken or late",
+    help: "Requests at `instances/` and `any/` by outcome: answered, unknown, unreachable, no_worker, busy, barred, broken, late",
     labels: &["outcome"],
 };
 

@@ -150,7 +150,7 @@ impl Sidecar {
         let result = renewals.block_on(async {
             tokio::pin!(shutdown);
             let result = tokio::select! {
-                // First, so that who waits for a signal listens for it before anybody is told that this process is ready.
+                // First, so that the wait for a signal has begun before this process reports that it is ready.
                 biased;
                 () = &mut shutdown => Ok(()),
                 joined = join(&app) => match joined.map_err(E::from).and_then(|()| ready()) {

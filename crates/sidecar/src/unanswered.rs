@@ -41,7 +41,7 @@ impl Unanswered {
         }
     }
 
-    /// What the caller is told, and counts it.
+    /// Returns the answer for the caller, and counts it.
     pub(crate) fn problem(&self, view: &View, member: &Member) -> Problem {
         let id = &member.instance_id;
         let unreachable = |why: &str| UNREACHABLE.because(format!("{id} does not answer: {why}; {}", living(view, Some(id))));

@@ -27,7 +27,7 @@ async fn worker(each: usize) -> (WorkerClient, Receiver<(usize, String)>) {
                         return;
                     }
                     head.truncate(length);
-                    // First, so that whoever has the answer finds it.
+                    // First, so that a test that has the answer finds it.
                     arrived.send((number, String::from_utf8(head).unwrap())).await.unwrap();
                     stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await.unwrap();
                 }

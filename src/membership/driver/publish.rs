@@ -88,7 +88,7 @@ impl Driver {
         }
     }
 
-    /// A failure is logged once, and whoever looks an hour later must still see that this worker does nothing.
+    /// A failure is logged once, and an operator who looks an hour later must still see that this worker does nothing.
     pub(super) fn warn_if_still_fenced(&mut self) {
         let now = self.membership.clock.now();
         let Some(fenced) = self.fenced.as_mut().filter(|fenced| now >= fenced.word_at) else { return };

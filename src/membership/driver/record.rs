@@ -109,7 +109,7 @@ impl Driver {
             return;
         }
         let (policy, instance) = (&self.membership.policy.name, &self.membership.instance_id);
-        // A warning, because a worker without work is to be seen where only warnings are shown, and so is its end.
+        // A warning, because a worker without work must be visible where only warnings are shown, and so must its end.
         if drained {
             tracing::warn!(%policy, %instance, "this worker is drained by an operator: it hands over what it owns and takes nothing until shardwise undrain");
         } else {

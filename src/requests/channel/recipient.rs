@@ -124,7 +124,7 @@ async fn answered(
     }
     let (head, incoming) = request.into_parts();
     let head = ArrivedHead::parse(&head).map_err(|why| wire::refusal(StatusCode::BAD_REQUEST, why))?;
-    // Whoever has proven nothing may be any program of this machine.
+    // A caller that has proven nothing may be any program of this machine.
     if !called.is_proven && head.method() == Method::Post && !head.is_message() {
         let why = "without a peer token or certificates only GET is answered: set peer_token_file for all members";
         return Err(wire::refusal(StatusCode::FORBIDDEN, why));

@@ -1,5 +1,5 @@
 //! A connection on which every record is proven: both directions are cut into records of a length, a proof and bytes. For connections
-//! without TLS whose ends know the members' secret: nobody else can add, change, repeat or drop bytes unseen. It does not hide them.
+//! without TLS whose ends know the members' secret: no other party can add, change, repeat or drop bytes unseen. It does not hide them.
 
 use std::io::{Error, ErrorKind, Result};
 use std::pin::Pin;

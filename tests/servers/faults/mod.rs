@@ -70,7 +70,7 @@ impl Fault {
             Self::Routes => "routes between servers cut",
             Self::Clock => "the server's clock set",
             Self::Lock => "file locked",
-            Self::Leave => "told to leave",
+            Self::Leave => "asked to leave",
         }
     }
 }

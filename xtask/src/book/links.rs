@@ -48,7 +48,7 @@ pub(super) fn check(files: &RepositoryFiles) -> (u64, Vec<String>) {
     (checked, problems)
 }
 
-fn is_page(path: &str) -> bool {
+pub(super) fn is_page(path: &str) -> bool {
     Path::new(path).extension().is_some_and(|extension| extension == "md")
 }
 

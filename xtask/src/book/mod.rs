@@ -1,5 +1,7 @@
-//! `cargo xtask book`: builds the book of `docs/` with mdBook, and checks the links of all Markdown and the pages that sources cite.
+//! `cargo xtask book`: builds the book of `docs/` with mdBook, and checks the links and the lines of all Markdown, and the pages
+//! that sources cite.
 
+mod columns;
 mod files;
 mod links;
 mod markdown;
@@ -10,6 +12,7 @@ use crate::run::{StepLog, TaskFailure};
 use crate::steps::StepPass;
 use crate::tools::InstalledTool;
 
+pub(crate) use columns::wrapped;
 use files::RepositoryFiles;
 
 /// Without what it needs to serve, watch and search a book.
@@ -23,12 +26,14 @@ pub(crate) fn run(context: &TaskContext) -> Result<(), TaskFailure> {
 
 pub(crate) fn step(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     let files = RepositoryFiles::load(log.context)?;
-    let (checked, problems) = links::check(&files);
+    let (checked, mut problems) = links::check(&files);
+    problems.extend(columns::check(&files));
     if !problems.is_empty() {
         for problem in &problems {
             say(&format!("    {problem}"));
         }
-        return Err(TaskFailure::counted(format!("{} links lead nowhere", problems.len()), checked, problems.len() as u64));
+        let count = problems.len();
+        return Err(TaskFailure::counted(format!("{count} links or lines to correct"), checked, count as u64));
     }
     build(log)?;
     Ok(StepPass::many(checked))

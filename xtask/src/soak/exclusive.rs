@@ -45,7 +45,7 @@ const FAULTS: [(&str, &str); 15] = [
     ("takeover_ms", "longest takeover after one of them, ms"),
     ("kills_after_leader", "SIGKILLs within 3 s of a fault of the leading server, to which nothing else came"),
     ("takeover_after_leader_ms", "longest takeover after one of those, ms"),
-    ("gap_ms", "longest time, after all deadlines, in which nobody held a slot, ms"),
+    ("gap_ms", "longest time, after all deadlines, in which no member held a slot, ms"),
 ];
 
 /// The results of a rolling restart, with `rejoin_grace` and without it.

@@ -89,7 +89,7 @@ fn an_observer_sees_beats_records_without_a_beat_and_beats_without_a_record() {
         mirror.all_seen(&group()).into_iter().map(|seen| (seen.record.instance_id.to_string(), seen.beat)).collect::<Vec<_>>()
     };
     assert_eq!(seen(&mirror), [("a".to_owned(), Some(1)), ("b".to_owned(), None), ("c".to_owned(), Some(6))]);
-    // A tombstone without the end of its record: whoever wrote it was stopped in between.
+    // A tombstone without the end of its record: its writer was stopped in between.
     mirror.take(&delivery(subjects().beat(&id("a")), 7, Vec::new()));
     assert_eq!(mirror.half_buried(), [(id("a"), 7)]);
     assert_eq!(seen(&mirror), [("b".to_owned(), None), ("c".to_owned(), Some(6))]);

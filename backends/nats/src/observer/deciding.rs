@@ -230,7 +230,7 @@ impl BucketObserver {
         }));
     }
 
-    /// A record without a life: whoever ended that life would have deleted it by now.
+    /// A record without a life: the process that ended that life would have deleted it by now.
     fn finish_half_buried(&mut self, handle: &Arc<BucketHandle>, group: &BucketGroup, now: Moment) {
         let there = self.mirror.half_buried();
         self.half_buried.retain(|id, _| there.iter().any(|(half, _)| half == id));

@@ -55,7 +55,7 @@ fn is_own(record: &RecordLiterals, CallNumber { writer, number }: CallNumber) ->
     )
 }
 
-/// Deletes what nobody needs any more to keep up.
+/// Deletes what no process needs any more to keep up.
 fn tidy(schema: &Schema, group: &Literal) -> String {
     let id_of = id_of(schema, group);
     let trimmed = format!("(SELECT g.trimmed FROM {schema}.member_group AS g WHERE g.name = {group})");
@@ -258,7 +258,7 @@ pub(crate) fn deregister(schema: &Schema, record_id: &RecordId, call: CallNumber
     let (make_group, lock, here) = (make_group(schema, &literals.group), lock(schema, &literals.group), here(schema, &literals.group));
     let buried = buried(schema, &schema.notify(&record_id.group));
     let (RecordLiterals { id, incarnation, .. }, CallNumber { writer, number }) = (literals, call);
-    // The number of this change stands for a life that nobody has seen.
+    // The number of this change stands for a life that no process has seen.
     format!(
         "{BEGIN} {make_group} {lock}
         WITH {here}, gone AS (

@@ -101,7 +101,7 @@ class Worker:
         """Works for as long as the key is held. What is wrong here ends the process, and the test."""
         try:
             assert entered.fence.slot == self._keys.index(key), f"{key} is not in slot {entered.fence.slot}"
-            # Lost work is told to finish, too. What looked lost is still held if a renewal was answered while this process was stopped.
+            # `finish` is set for lost work too. What looked lost is still held if a renewal was answered while this process was stopped.
             while not entered.finish.is_set():
                 await self._stay(key, entered)
                 if not entered.finish.is_set():

@@ -1,7 +1,7 @@
 //! The page of `shardwise serve` in a real browser: its display of real processes, and its actions.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests report by panicking")]
-#![expect(clippy::print_stdout, reason = "what was measured is told")]
+#![expect(clippy::print_stdout, reason = "prints what was measured")]
 
 mod acting;
 mod beyond;

@@ -65,7 +65,7 @@ async fn answer(
         let _ = stream.flow_control().release_capacity(piece.len());
         body.extend_from_slice(&piece);
     }
-    // First, so that whoever has the answer finds it.
+    // First, so that a test that has the answer finds it.
     let _ = arrived.send(HeardRequest { head, body });
     let mut response = http::Response::builder().status(says.status).header("shardwise-peer", "1");
     for (name, value) in says.headers {

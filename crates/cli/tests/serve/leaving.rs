@@ -13,7 +13,7 @@ use crate::peers::{PEER_TOKEN, answering, asks, by, heard, name};
 
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 2\r\n\r\nok";
 
-/// A worker that answers one request, once it is told to. Passes on that the request has come.
+/// A worker that answers one request, once the test says so. Passes on that the request has come.
 fn answering_late() -> (SocketAddr, Receiver<String>, Sender<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();

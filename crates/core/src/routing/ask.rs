@@ -159,9 +159,9 @@ impl Ask {
         // At random from the upper half, so that many callers do not come back together.
         let random = choice.map_or(0, |choice| choice.random);
         let until = now.plus(longest.saturating_sub(at_random(longest / 2, random)).max(PAUSE_FIRST));
-        // Never earlier than it was told to, and later at random: one busy member refuses many callers at the same moment.
-        let told = self.not_before.map(|not_before| not_before.plus(at_random(not_before.since(now) / 2, random)));
-        let until = told.map_or(until, |told| until.max(told)).min(self.deadline);
+        // Never earlier than the busy member asked for, and later at random: it refuses many callers at the same moment.
+        let asked_for = self.not_before.map(|not_before| not_before.plus(at_random(not_before.since(now) / 2, random)));
+        let until = asked_for.map_or(until, |asked_for| until.max(asked_for)).min(self.deadline);
         self.pause = Some(AskPause { until, set: mark(choice) });
         (self.tried, self.hint) = ([None; TRIES_IN_A_ROW], None);
         until

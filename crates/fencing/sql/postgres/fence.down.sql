@@ -1,2 +1,2 @@
--- Forgets every epoch: whoever still writes under an old one passes until the next acquisition has written.
+-- Forgets every epoch: a writer with an old one passes until the next acquisition has written.
 DROP TABLE IF EXISTS shardwise_fence;

@@ -8,7 +8,7 @@
 //! disk).
 //!
 //! What was confirmed before the last touch that is still there is not looked up: the touch proves it. So only what was read or recorded
-//! since then needs a row, and whoever deletes rows by hand is suspected for no longer than one interval between touches.
+//! since then needs a row, and rows that were deleted by hand look like a loss for no longer than one interval between touches.
 //!
 //! Sequences jump, so no number says that an event was there. An event that was read exists if its row does. If the row does not, the event
 //! was delivered and deleted: then its aggregate is done up to it or beyond, by a mark of this publisher whose answer was lost or of the
@@ -16,8 +16,8 @@
 //! publisher had asked to mark the event, or the slot has another holder or epoch, because only its holder can have delivered the event.
 //!
 //! The number alone proves little: the log has a sequence object up to 32 numbers ahead, so a standby that lagged may have "drawn" the
-//! number of an event that it never received. Therefore the row of an event that was marked and is to be kept must be there, while its slot
-//! is held and half of its retention is left.
+//! number of an event that it never received. Therefore the row of an event that was marked and has to be kept must be there, while its
+//! slot is held and half of its retention is left.
 //!
 //! Not detected, all within one interval between touches:
 //! - the loss of a writer's transaction that no publisher has read;

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use super::writers_list::KEYS;
 use crate::AggregateId;
 
-/// An aggregate that was listed longer ago moves to the publishers' list, whoever publishes it, so that the writers' list stays short. This is
-/// also the interval between such moves, unless there are as many as one statement reads: each costs the aggregate's next writer an update.
+/// An aggregate that was listed longer ago moves to the publishers' list, whichever publisher has it, so that the writers' list stays
+/// short. This is also the interval between such moves, unless there are as many as one statement reads: each costs the aggregate's next
+/// writer an update.
 const HAND_OVER_AFTER: Duration = Duration::from_secs(5);
 
 /// The number and the aggregate at which a reading of the writers' list stopped.

@@ -44,7 +44,7 @@ pub(super) async fn migrate(conn: &mut PgConnection) -> Result<(), StatementErro
     Ok(())
 }
 
-/// Fails unless the schema is this version's, or half migrated to it, which is told in the log.
+/// Fails unless the schema is this version's, or half migrated to it, which is logged.
 pub(super) async fn check(conn: &mut PgConnection) -> Result<(), StatementError> {
     let found = version(conn).await?;
     if found != HALF_MIGRATED {

@@ -172,7 +172,7 @@ async fn whatever_a_lagging_standby_lacks_of_what_was_confirmed_is_noticed() {
                 } else {
                     recorded_without_an_answer(&pair.outbox, &pair.clients, &store, &me, &new, false).await;
                 }
-                // A standby has a sequence object some numbers ahead of what it was told: by that, number 4 was given.
+                // A standby has a sequence object some numbers ahead of what it has received: by that, number 4 was given.
                 let ahead = "SELECT 1 FROM outbox_order WHERE last_value > 4";
                 let standby = Outbox::of(&pair.outbox.database.on(&pair.standby));
                 assert_eq!(standby.execute(ahead).await.len(), 1, "the standby's sequence is behind");

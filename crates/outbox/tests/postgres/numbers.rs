@@ -238,7 +238,7 @@ async fn no_lock_of_the_users_meets_ours() {
     assert_eq!(delivered(&outbox).await.len(), 4);
 }
 
-/// Locks that are kept in the server's table of locks would fill it, and then nobody gets one.
+/// Locks that are kept in the server's table of locks would fill it, and then no transaction gets one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hundred_thousand_aggregates_in_one_transaction_starve_nobody() {
     let server = Postgres::start(PostgresOptions::default().with_setting("max_locks_per_transaction", "64")).await.unwrap();

@@ -1,4 +1,4 @@
-//! The trigger runs with its owner's rights and the path of whoever writes: it must find its own tables, functions, operators and types,
+//! The trigger runs with its owner's rights and the path of the writer: it must find its own tables, functions, operators and types,
 //! wherever that path leads.
 
 use shardwise_outbox::exercise::StoreHarness as _;

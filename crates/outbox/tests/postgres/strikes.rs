@@ -85,7 +85,7 @@ async fn the_strike_sees_what_was_committed_after_its_callers_snapshot() {
     insert(&mut writer, events("a", 2..=2).remove(0)).await.unwrap();
     holder.execute("COMMIT").await.unwrap();
     assert_eq!(within("the strike", LIMIT, striking).await.unwrap().unwrap(), 0);
-    // A writer that is still there keeps the row, and nobody waits for it.
+    // A writer that is still there keeps the row, and no transaction waits for it.
     writer.execute("BEGIN").await.unwrap();
     insert(&mut writer, events("a", 3..=3).remove(0)).await.unwrap();
     let none = within("the strike", LIMIT, outbox.execute("SELECT outbox_strike(array_agg(id), '{9}') FROM outbox_aggregate")).await;
@@ -154,8 +154,8 @@ async fn numbers_go_on_above_a_restore_and_after_an_aggregate_was_forgotten() {
 pub(crate) const NOT_SET: &str = "the sequence outbox_floor is not set, as in a copy by logical replication, which has no values of sequences: run `shardwise \
                        outbox restored`";
 
-/// As after a copy of the rows by hand: writers must not write what nobody sends. Each refused attempt takes a number, so from the first one
-/// on all are refused.
+/// As after a copy of the rows by hand: writers must not write what no publisher sends. Each refused attempt takes a number, so from the
+/// first one on all are refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sequence_that_fell_back_refuses_writers_until_it_is_restored() {
     let outbox = Outbox::new().await;

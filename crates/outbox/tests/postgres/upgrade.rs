@@ -187,7 +187,7 @@ async fn up(outbox: &Outbox, log: &Log, former: RunningFormer, retention: Durati
     let refused = migrating(outbox, numbers.up).await.unwrap().unwrap_err();
     assert!(refused.contains("publishers of an earlier version are alive (former). The outbox stays at schema 5"), "{refused}");
     former.stop().await;
-    // A dump, say: its lock keeps the migration's away, and nobody may wait behind that for long.
+    // A dump, say: its lock keeps the migration's away, and no transaction may wait behind that for long.
     let mut reader = outbox.connection().await;
     reader.execute("BEGIN; SELECT 1 FROM outbox LIMIT 1").await.unwrap();
     let migration = migrating(outbox, numbers.up);

@@ -152,7 +152,7 @@ async fn what_commits_late_is_read_soon_while_more_is_written_than_delivered() {
     }
 }
 
-/// `INSERT … ON CONFLICT (id) DO NOTHING` leaves them, and so does whoever deletes events by hand.
+/// `INSERT … ON CONFLICT (id) DO NOTHING` leaves them, and so does deleting events by hand.
 #[tokio::test]
 async fn listed_aggregates_without_events_delay_nothing() {
     let outbox = Outbox::new().await;

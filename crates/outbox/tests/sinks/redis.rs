@@ -193,7 +193,7 @@ async fn a_password_that_was_changed_is_reported_and_nothing_is_skipped() {
     assert_eq!(ids, ["1-0", "2-0", "3-0"]);
 }
 
-/// Without Sentinels nobody names another primary: an operator must.
+/// Without Sentinels only an operator can name another primary.
 #[tokio::test]
 async fn a_server_that_became_a_replica_is_an_outage_that_says_what_to_do() {
     let (redis, other) = (Redis::start(RedisOptions::default()).await.unwrap(), Redis::start(RedisOptions::default()).await.unwrap());

@@ -1,4 +1,5 @@
-//! Servers that are compiled from their package on crates.io when they are first used, because nobody packs them: that takes many minutes.
+//! Servers that are compiled from their package on crates.io when they are first used, because no package has them: that takes many
+//! minutes.
 
 use std::fs::File;
 use std::path::PathBuf;

@@ -7,8 +7,8 @@ use crate::machine::takeover::TakeoverOrder;
 use crate::{Cause, InstanceId, Moment, PlacementParams, Resource, View};
 
 impl ClaimState {
-    /// Looks, if it is time, for what nobody holds and for what others hold in this member's place. Returns the number to show if it asks
-    /// for the latter.
+    /// Looks, if it is time, for what no member holds and for what others hold in this member's place. Returns the number to show if it
+    /// asks for the latter.
     pub(in crate::machine) fn look(
         &mut self,
         now: Moment,
@@ -53,7 +53,7 @@ impl ClaimState {
         }
     }
 
-    /// Gives back what these members own. Under a version rule whoever holds something is its owner, so nobody asks.
+    /// Gives back what these members own. Under a version rule the holder of a resource is its owner, so no member asks.
     pub(super) fn give_back(&mut self, askers: &[InstanceId]) {
         if askers.is_empty() || self.rolling.is_some() {
             return;

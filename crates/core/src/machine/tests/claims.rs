@@ -191,7 +191,7 @@ fn a_slot_whose_owner_does_not_come_is_taken_by_the_next_until_the_group_changes
     assert_eq!(run.owned(), kept, "the other was restarted and has its time again");
 }
 
-/// This member holds everything in place of "mute", whose own share `leaving` is, or in place of nobody.
+/// This member holds everything in place of "mute", whose own share `leaving` is, or in place of no member.
 fn standing_in(run: &mut Run) -> (u64, Vec<Resource>) {
     let actions = run.viewed(100, vec![shown("me", 7), shown("mute", 8)]);
     let Some(Action::Claim(ClaimAction::Drain(leaving))) =

@@ -1,9 +1,9 @@
 //! One producer at a time, and the thread that serves it.
 //!
-//! librdkafka sends a request again until it is acknowledged, before the requests behind it. When it cannot (an event is refused for good, a
-//! batch's time is over, nobody waits for it any more) the producer is given up with everything that waits in it, and the sink makes another one.
-//! What an old producer had already sent may arrive later. It then is a run of events from the first one that was not acknowledged, so it
-//! only repeats events; none comes before one that it must follow.
+//! librdkafka sends a request again until it is acknowledged, before the requests behind it. When it cannot (an event is refused for good,
+//! a batch's time is over, no caller waits for it any more) the producer is given up with everything that waits in it, and the sink makes
+//! another one. What an old producer had already sent may arrive later. It then is a run of events from the first one that was not
+//! acknowledged, so it only repeats events; none comes before one that it must follow.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -119,7 +119,7 @@ impl KafkaProducer {
     }
 
     /// Whether something ended the producer that an event without an answer of its own is not the cause of. `out_of_time`: the time of the
-    /// event's batch is over. An outage is not such a thing, or nobody would notice it.
+    /// event's batch is over. An outage is not such a thing, or it would not be noticed.
     pub(super) fn ended_by_others(&self, out_of_time: bool) -> bool {
         match self.trouble() {
             Some(ProducerTrouble::Abandoned) => true,

@@ -78,7 +78,7 @@ impl Ticket {
         fates.of[self.index] = fate;
         fates.open -= 1;
         if fates.open == 0 {
-            // A permit is stored if nobody waits yet.
+            // A permit is stored if no task waits yet.
             self.batch.settled.notify_one();
         }
     }

@@ -15,7 +15,7 @@ while at <= #ARGV do
   end
   local called, added = pcall(function() return redis.pcall(unpack(add)) end)
   if not called then
-    -- What is there stays there, and only this event is told of.
+    -- What is there stays there, and the answer names only this event.
     return { taken, tostring(added) }
   end
   if type(added) == 'table' and added.err then

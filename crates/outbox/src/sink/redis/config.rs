@@ -96,7 +96,7 @@ impl RedisConfig {
     /// [`ErrorKind::Settings`]: the address names no Sentinels.
     pub fn sentinel_login(mut self, username: Option<String>, password: impl Into<String>) -> Result<Self> {
         let RedisTarget::Sentinels(target) = &mut self.target else {
-            return Err(wrong("names no Sentinels, so there is nobody for the password at the Sentinels"));
+            return Err(wrong("names no Sentinels, so a password for Sentinels has no use"));
         };
         target.login = Login { username, password: Some(password.into().into()), database: 0 };
         Ok(self)

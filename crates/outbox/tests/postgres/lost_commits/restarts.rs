@@ -90,7 +90,7 @@ async fn a_key_that_is_forgotten_and_written_again_stops_no_publisher() {
     fetched(&store, &me).await;
 }
 
-/// A touch after the reading proves that nothing is lost, whoever has deleted the row since.
+/// A touch after the reading proves that nothing is lost, even if the row was deleted since.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn events_that_were_read_and_deleted_by_hand_stop_no_publisher() {
     for by_hand in ["DELETE FROM outbox", "DELETE FROM outbox; DELETE FROM outbox_head; DELETE FROM outbox_aggregate"] {

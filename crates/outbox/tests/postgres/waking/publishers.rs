@@ -1,4 +1,4 @@
-//! Publishers that sleep: whoever commits wakes them, whatever was open when they fell asleep, and whoever is killed.
+//! Publishers that sleep: every writer that commits wakes them, whatever was open when they fell asleep, and whichever process is killed.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! A broker that refuses every user, and notes what it was told. librdkafka's mock cluster knows no users.
+//! A broker that refuses every user, and notes what it has received. librdkafka's mock cluster knows no users.
 
 use std::io;
 use std::net::SocketAddr;

@@ -31,7 +31,7 @@ const ANSWERS: [RDKafkaRespErr; 6] = [
     RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED,
 ];
 
-/// Changes leaders, refuses requests, and loses acknowledgements, until it is told to stop. Returns how often.
+/// Changes leaders, refuses requests, and loses acknowledgements, until `over` is set. Returns how often.
 fn disturb(harness: &Harness, over: &AtomicBool) -> u32 {
     let pause = |ms| std::thread::sleep(Duration::from_millis(ms));
     let mut turn = 0_u32;
