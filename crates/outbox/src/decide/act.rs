@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use shardwise::Moment;
 
-use super::destination::SendGate;
+use super::destination::{HeadState, SendGate};
 use super::destinations::DestinationKey;
 use super::flow::SendBatch;
 use super::poll::{PublisherActivity, SleepStep};
@@ -119,16 +119,18 @@ impl Engine {
         self.make_room(now);
     }
 
-    /// Returns events for destinations that are down to the store, to make room for other events. A sink that is a single destination
-    /// needs no room for others.
+    /// Returns events for destinations that are down to the store, to make room for other events. A sink that is a single destination needs
+    /// room only for those that have not failed yet: among events that always fail, it may be down only because of them.
     fn put_off(&mut self, now: Moment) {
         if self.flow.unrecorded() >= 2 * self.options.batch || !self.destinations.may_put_off(now) {
             return;
         }
+        let is_full = !self.has_room();
         let Self { destinations, flow, jitter, options, .. } = self;
-        let is_shut =
-            |to: &DestinationKey, under_way: usize| to.is_some() && matches!(destinations.gate(to, under_way, now), SendGate::Shut { .. });
-        let gone = flow.put_off(is_shut, |to, head, sequence| {
+        let must_go = |to: &DestinationKey, under_way: usize, head: HeadState| {
+            (to.is_some() || is_full && head.failures > 0) && matches!(destinations.gate(to, under_way, now), SendGate::Shut { .. })
+        };
+        let gone = flow.put_off(must_go, |to, head, sequence| {
             destinations.judge(to, |destination| destination.put_off(head, sequence, options.backoff, now, jitter.next()))
         });
         if gone > 0 {

@@ -15,6 +15,8 @@ use crate::{AggregateId, Poison, PublisherOptions};
 pub(super) const OUTAGE_DELAY_MAX: Duration = Duration::from_secs(30);
 /// After this many consecutive refused aggregates, with nothing accepted in between, the destination counts as down.
 const DOWN_AFTER: usize = 3;
+/// A probe has events of at most 64 aggregates: a destination that takes events and does not answer in time gets them twice.
+const PROBE_DOUBLINGS: u32 = 6;
 /// After this many refusals in a row, or refusals for this long, a destination is reported however few aggregates it has.
 const REFUSING_AFTER: u32 = 3;
 const REFUSING_FOR: Duration = Duration::from_secs(10);
@@ -46,8 +48,10 @@ impl HeadState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SendGate {
     Open,
-    /// One event, to test whether the destination is up again.
-    Probe,
+    /// The first events of so many aggregates, to test whether the destination is up again.
+    Probe {
+        aggregates: usize,
+    },
     Shut {
         until: Moment,
     },
@@ -154,9 +158,15 @@ impl Destination {
     pub(crate) fn gate(&self, sends_under_way: usize, now: Moment) -> SendGate {
         match self.down_since {
             None => SendGate::Open,
-            Some(_) if now >= self.probe_at && sends_under_way == 0 => SendGate::Probe,
+            Some(_) if now >= self.probe_at && sends_under_way == 0 => SendGate::Probe { aggregates: self.probe_size() },
             Some(_) => SendGate::Shut { until: self.probe_at },
         }
+    }
+
+    /// One, and twice as many after each probe that was refused: it may be these events that are refused and not the destination that is
+    /// down, and then others, which wait behind them, must be found soon.
+    fn probe_size(&self) -> usize {
+        1 << self.probes.saturating_sub(1).min(PROBE_DOUBLINGS)
     }
 
     /// Whether this failure counts as the event's own: the destination accepted something else since the event's last attempt, or the
@@ -304,13 +314,22 @@ mod tests {
         destination.refused(1, &[2], "503", second, at(1));
         destination.refused(2, &[3, 4, 5], "503", second, at(1));
         assert_eq!(destination.gate(0, at(1)), SendGate::Shut { until: at(2) });
-        assert_eq!(destination.gate(0, at(2)), SendGate::Probe);
+        assert_eq!(destination.gate(0, at(2)), SendGate::Probe { aggregates: 1 });
         assert!(matches!(destination.gate(1, at(2)), SendGate::Shut { .. }), "one probe at a time");
         destination.refused(3, &[6, 7], "503", second, at(2));
-        assert_eq!(destination.gate(0, at(2)), SendGate::Probe, "what was under way before the probe says nothing new");
+        assert_eq!(destination.gate(0, at(2)), SendGate::Probe { aggregates: 1 }, "what was under way before the probe says nothing new");
         destination.probing(4);
         destination.refused(4, &[1, 2, 3], "503", second, at(2));
         assert_eq!(destination.gate(0, at(3)), SendGate::Shut { until: at(4) }, "the next one later");
+        let sizes: Vec<_> = (5..14)
+            .map(|send| {
+                let SendGate::Probe { aggregates } = destination.gate(0, at(send * 100)) else { panic!("none is due") };
+                destination.probing(send);
+                destination.refused(send, &[send.cast_signed()], "503", second, at(send * 100));
+                aggregates
+            })
+            .collect();
+        assert_eq!(sizes, [2, 4, 8, 16, 32, 64, 64, 64, 64]);
         destination.accepted(at(4));
         assert_eq!(destination.gate(0, at(4)), SendGate::Open);
     }

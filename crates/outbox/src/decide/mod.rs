@@ -14,6 +14,8 @@ mod io;
 #[cfg(test)]
 mod one_slow;
 mod pause;
+#[cfg(test)]
+mod poisoned;
 mod poll;
 mod reports;
 mod retention;

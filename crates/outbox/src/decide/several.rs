@@ -16,7 +16,7 @@ pub(super) fn single(aggregate: AggregateId) -> EventRun {
 }
 
 /// Accepts a whole batch except these aggregates.
-fn all_but(events: usize, refused: &[AggregateId]) -> Acceptance {
+pub(super) fn all_but(events: usize, refused: &[AggregateId]) -> Acceptance {
     let apart = refused.iter().map(|aggregate| (*aggregate, (0, Some(Refusal::retryable("503"))))).collect();
     Acceptance { apart, ..accepted(events) }
 }

@@ -126,17 +126,18 @@ impl Flow {
         }
     }
 
-    /// Returns waiting events to the store if their destination `is_shut`; `then` gives the update for their head.
+    /// Returns waiting events to the store that must not stay, by their destination, the sends that it has, and their head; `then` gives the
+    /// update for that.
     pub(crate) fn put_off(
         &mut self,
-        is_shut: impl Fn(&DestinationKey, usize) -> bool,
+        must_go: impl Fn(&DestinationKey, usize, HeadState) -> bool,
         mut then: impl FnMut(&DestinationKey, HeadState, u64) -> HeadUpdate,
     ) -> usize {
-        let shut = |waiting: &WaitingEvents| is_shut(&waiting.to, self.lanes.sends(&waiting.to));
-        if !self.ready.iter().any(shut) {
+        let goes = |waiting: &WaitingEvents| must_go(&waiting.to, self.lanes.sends(&waiting.to), waiting.head);
+        if !self.ready.iter().any(goes) {
             return 0;
         }
-        let (gone, keep): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut self.ready).into_iter().partition(shut);
+        let (gone, keep): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut self.ready).into_iter().partition(goes);
         self.ready = keep;
         for waiting in &gone {
             self.count_out(waiting);

@@ -67,8 +67,8 @@ impl Flow {
         self.sends.values().map(|sending| sending.batch.len()).sum()
     }
 
-    /// Builds the next batch and marks it as being sent; `None` if no waiting event has a destination that is open or due for a probe (one
-    /// event alone). The caller has already dropped the waiting events that may not be sent.
+    /// Builds the next batch and marks it as being sent; `None` if no waiting event has a destination that is open or due for a probe. The
+    /// caller has already dropped the waiting events that may not be sent.
     pub(crate) fn send_next(
         &mut self,
         limits: &SinkLimits,
@@ -78,19 +78,26 @@ impl Flow {
     ) -> Option<SendBatch> {
         let may_go = |flow: &Self, to: &DestinationKey| match gate(to, flow.lanes.sends(to)) {
             SendGate::Open => flow.lanes.has_room(to, limits),
-            SendGate::Probe => true,
+            SendGate::Probe { .. } => true,
             SendGate::Shut { .. } => false,
         };
         let mut at = self.ready.iter().position(|waiting| may_go(self, &waiting.to))?;
-        let probes = self.ready.get(at).map(|first| first.to.clone()).filter(|to| gate(to, self.lanes.sends(to)) == SendGate::Probe);
-        let events_max = if probes.is_some() { 1 } else { events_max.min(limits.batch_events).max(1) };
+        let first = self.ready.get(at).map(|first| first.to.clone())?;
+        let (probes, events_max, of_aggregate) = match gate(&first, self.lanes.sends(&first)) {
+            SendGate::Probe { aggregates } => (Some(first), events_max.min(aggregates), 1),
+            _ => (None, events_max, events_max),
+        };
+        let events_max = events_max.min(limits.batch_events).max(1);
         let (mut batch, mut parts, mut bytes) = (Vec::new(), Vec::new(), 0);
         while batch.len() < events_max && (limits.mixed || parts.is_empty()) {
-            let Some(mut waiting) = self.ready.remove(at) else { break };
+            let next = probes.as_ref().map_or_else(|| self.next_open(at, &gate), |to| self.least_failed(to));
+            let Some((next, mut waiting)) = next.and_then(|next| Some((next, self.ready.remove(next)?))) else { break };
+            at = next;
             self.count_out(&waiting);
             let before = batch.len();
             // The destination resolved on arrival is used here: a resolver that changes its answer must not block the batch.
             while batch.len() < events_max
+                && batch.len() - before < of_aggregate
                 && let Some(event) = waiting.events.pop_front_if(|event| {
                     (batch.is_empty() || bytes + event.bytes() <= limits.batch_bytes)
                         && (batch.len() == before || address(event) == waiting.to)
@@ -104,9 +111,6 @@ impl Flow {
                 break;
             }
             parts.push(self.part(waiting, &batch[before..], address));
-            let is_open = |waiting: &WaitingEvents| gate(&waiting.to, self.lanes.sends(&waiting.to)) == SendGate::Open;
-            let Some(further) = self.ready.iter().skip(at).position(is_open) else { break };
-            at += further;
         }
         if batch.is_empty() {
             return None;
@@ -119,6 +123,19 @@ impl Flow {
         }
         self.sends.insert(id, InFlightSend { batch: Arc::clone(&batch), parts, to });
         Some(SendBatch { id, batch, probes })
+    }
+
+    /// The next aggregate, from there on, whose destination is open.
+    fn next_open(&self, from: usize, gate: impl Fn(&DestinationKey, usize) -> SendGate) -> Option<usize> {
+        let is_open = |waiting: &WaitingEvents| gate(&waiting.to, self.lanes.sends(&waiting.to)) == SendGate::Open;
+        self.ready.iter().skip(from).position(is_open).map(|further| from + further)
+    }
+
+    /// The next aggregate to test a destination with: the first of those whose head has failed least. A head that has failed before may be the
+    /// cause itself, and would tell as little again.
+    fn least_failed(&self, to: &DestinationKey) -> Option<usize> {
+        let of_destination = self.ready.iter().enumerate().filter(|(_, waiting)| waiting.to == *to);
+        of_destination.min_by_key(|(_, waiting)| waiting.head.failures).map(|(at, _)| at)
     }
 
     /// The part of a batch made of `events`; the remaining events wait behind it.
