@@ -7,6 +7,8 @@ use std::process::Command;
 
 use cargo_metadata::{Metadata, MetadataCommand, Package, Target};
 
+use crate::imports::{files, from_root, module, shipped};
+
 /// For each crate, our crates that it may depend on, in any way. One way only: cli -> outbox -> shardwise -> backends ->
 /// discovery -> core. A backend is named `backends/*` here, so that a new one needs no line.
 const MAY_USE: [(&str, &[&str]); 14] = [
@@ -189,61 +191,6 @@ fn source() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
 }
 
-/// The Rust files below `folder`.
-fn files(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    entries
-        .flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] })
-        .filter(|path| path.extension().is_some_and(|e| e == "rs"))
-        .collect()
-}
-
-/// The module path of a file, relative to `src`: `["work", "named"]` for `work/named.rs`.
-fn module(file: &Path) -> Vec<String> {
-    let mut parts: Vec<_> = file.with_extension("").iter().map(|part| part.to_string_lossy().into_owned()).collect();
-    parts.retain(|part| part != "mod");
-    parts
-}
-
-/// What the code of a file `depth` modules deep takes from the crate's root, by its first name there: behind `crate::`, or behind as many
-/// `super::` as lead to the root.
-fn from_root(code: &str, depth: usize) -> Vec<String> {
-    let code: String = code.lines().map(|line| line.split("//").next().unwrap_or_default().to_owned() + "\n").collect();
-    let climb = "super::".repeat(depth);
-    let mut names = Vec::new();
-    for start in ["crate::", &climb] {
-        for (at, _) in code.match_indices(start) {
-            let before = code[..at].chars().next_back();
-            if before.is_some_and(|c| c.is_alphanumeric() || "_$:".contains(c)) {
-                continue;
-            }
-            names.extend(first_names(&code[at + start.len()..]));
-        }
-    }
-    names
-}
-
-/// The first name of a path, or of each path in braces.
-fn first_names(path: &str) -> Vec<String> {
-    let name = |text: &str| text.trim_start().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>();
-    let Some(group) = path.strip_prefix('{') else { return vec![name(path)] };
-    let (mut names, mut open, mut starts) = (Vec::new(), 0_usize, true);
-    for (at, c) in group.char_indices() {
-        if std::mem::take(&mut starts) {
-            names.push(name(&group[at..]));
-        }
-        match c {
-            '{' => open += 1,
-            '}' if open == 0 => break,
-            '}' => open -= 1,
-            ',' if open == 0 => starts = true,
-            _ => {}
-        }
-    }
-    names.retain(|name| !name.is_empty());
-    names
-}
-
 /// What is wrong with an import of `name` from the root by `user`; `None` if it is allowed.
 fn goes_up(user: &str, name: &str) -> Option<String> {
     let place = |module: &str| MODULES.iter().position(|known| *known == module);
@@ -264,10 +211,7 @@ fn modules_of_the_library_import_one_way() {
         if path == ["lib"] || inside.to_string_lossy().ends_with("tests.rs") {
             continue;
         }
-        let text = fs::read_to_string(&file).unwrap();
-        // Unit tests at the end of a file are a level deeper too.
-        let code = text.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or_default();
-        for name in from_root(code, path.len()) {
+        for name in from_root(shipped(&fs::read_to_string(&file).unwrap()), path.len()) {
             imports += 1;
             wrong.extend(goes_up(&path[0], &name).map(|why| format!("src/{}: {why}", inside.display())));
         }

@@ -2,7 +2,9 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests; what cannot be read should stop them")]
 
+mod circles;
 mod dependencies;
+mod imports;
 mod layering;
 mod metrics_page;
 mod names;

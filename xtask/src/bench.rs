@@ -7,9 +7,10 @@ use cargo_metadata::TargetKind;
 use serde_json::Value;
 
 use crate::context::TaskContext;
+use crate::failure::TaskFailure;
 use crate::measured::{self, BenchmarkFigure};
 use crate::report::say;
-use crate::run::{HUNG_AFTER, StepLog, TaskFailure};
+use crate::run::{HUNG_AFTER, StepLog};
 use crate::{backends, files, judged, leases, outbox, peers, requests, sidecar, writers};
 
 pub(crate) fn run(context: &TaskContext, name: Option<&str>) -> Result<(), TaskFailure> {

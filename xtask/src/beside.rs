@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
-use crate::run::TaskFailure;
+use crate::failure::TaskFailure;
 
 /// Does every job, `at_once` at a time, in their order of beginning. A job that
 /// panics takes its runner with it and is a failure; the other runners do the rest.

@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 use cargo_metadata::{Artifact, Message, Package, Target, TargetKind};
 use serde_json::Value;
 
+use crate::failure::TaskFailure;
+use crate::pass::{StepPass, TestLane};
 use crate::report::say;
-use crate::run::{StepLog, TaskFailure, count_tests};
-use crate::steps::{StepPass, TestLane};
+use crate::run::{StepLog, count_tests};
 use crate::{beside, servers};
 
 const AT_ONCE: usize = 4;

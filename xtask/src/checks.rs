@@ -6,8 +6,9 @@ use cargo_metadata::diagnostic::DiagnosticLevel;
 use cargo_metadata::{Message, TargetKind};
 
 use crate::binaries;
-use crate::run::{StepLog, TaskFailure, count_tests};
-use crate::steps::{StepPass, TestLane};
+use crate::failure::TaskFailure;
+use crate::pass::{StepPass, TestLane};
+use crate::run::{StepLog, count_tests};
 
 pub(crate) fn fetch(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     // Says so if Cargo.lock is out of date, instead of repairing it; the steps that follow need no such care.

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use cargo_metadata::{Metadata, MetadataCommand, Package, TargetKind};
 
-use crate::run::TaskFailure;
+use crate::failure::TaskFailure;
 
 pub(crate) struct TaskContext {
     metadata: Metadata,

@@ -3,8 +3,9 @@
 use std::process::Command;
 use std::time::Duration;
 
-use crate::run::{StepLog, TaskFailure};
-use crate::steps::StepPass;
+use crate::failure::TaskFailure;
+use crate::pass::StepPass;
+use crate::run::StepLog;
 use crate::tools::InstalledTool;
 
 const CARGO_DENY: InstalledTool = InstalledTool { name: "cargo-deny", version: "0.20.2", arguments: &[] };

@@ -18,11 +18,12 @@ use tokio::time::timeout;
 
 use crate::beside;
 use crate::context::TaskContext;
+use crate::failure::TaskFailure;
 use crate::files;
+use crate::pass::StepPass;
 use crate::report::say;
-use crate::run::{StepLog, TaskFailure};
+use crate::run::StepLog;
 use crate::servers;
-use crate::steps::StepPass;
 
 const AT_ONCE: usize = 3;
 /// It begins first, so that it is not left alone at the end.

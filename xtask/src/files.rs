@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::context::TaskContext;
-use crate::run::TaskFailure;
+use crate::failure::TaskFailure;
 
 pub(crate) fn read(path: &Path) -> Result<String, TaskFailure> {
     std::fs::read_to_string(path).map_err(TaskFailure::at(path.display()))

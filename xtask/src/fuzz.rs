@@ -6,9 +6,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::context::TaskContext;
+use crate::failure::TaskFailure;
+use crate::pass::StepPass;
 use crate::report::say;
-use crate::run::{StepLog, TaskFailure};
-use crate::steps::StepPass;
+use crate::run::StepLog;
 use crate::{beside, files};
 
 /// A target ends in the step with the first of these. The number is 25 times what the tests try; the time is for the slow ones.

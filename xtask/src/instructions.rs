@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::context::TaskContext;
+use crate::failure::TaskFailure;
 use crate::files;
+use crate::pass::StepPass;
 use crate::report::say;
-use crate::run::{StepLog, TaskFailure};
-use crate::steps::StepPass;
+use crate::run::StepLog;
 
 const PACKAGE: &str = "shardwise-instructions";
 const COUNTS: &str = "benches/instructions/counts.txt";

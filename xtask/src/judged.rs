@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
+use crate::failure::TaskFailure;
 use crate::measured::row;
 use crate::report::say;
-use crate::run::TaskFailure;
 
 /// A figure and the limit that it must reach.
 pub(crate) struct Goal {

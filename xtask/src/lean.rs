@@ -5,11 +5,12 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
+use crate::failure::TaskFailure;
 use crate::files;
+use crate::pass::StepPass;
 use crate::report::say;
-use crate::run::{StepLog, TaskFailure};
+use crate::run::StepLog;
 use crate::servers;
-use crate::steps::StepPass;
 
 const PACKAGE: &str = "shardwise-cli";
 /// `cargo demo` compiles at most this many packages (docs/adr/0042).

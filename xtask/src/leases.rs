@@ -7,10 +7,10 @@ use serde_json::Value;
 use shardwise_testkit::python_with;
 
 use crate::context::TaskContext;
+use crate::failure::TaskFailure;
 use crate::judged::Limit::{AtLeast, AtMost, Below};
 use crate::judged::{Goal, numbers};
 use crate::measured::row;
-use crate::run::TaskFailure;
 
 pub(crate) const NAME: &str = "leases";
 pub(crate) const FIGURES: &str = "SHARDWISE_LEASES_FIGURES";

@@ -12,6 +12,7 @@ mod checks;
 mod context;
 mod deny;
 mod examples;
+mod failure;
 mod files;
 mod fuzz;
 mod instructions;
@@ -22,6 +23,7 @@ mod measured;
 mod outbox;
 mod outside;
 mod package;
+mod pass;
 mod peers;
 mod readme;
 mod report;
@@ -41,8 +43,8 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use context::TaskContext;
+use failure::TaskFailure;
 use report::say;
-use run::TaskFailure;
 
 /// Tasks of the shardwise project.
 #[derive(Parser)]

@@ -4,9 +4,9 @@ use std::fmt::Display;
 
 use crate::book;
 use crate::context::TaskContext;
+use crate::failure::TaskFailure;
 use crate::files;
 use crate::report::say;
-use crate::run::TaskFailure;
 
 /// One benchmark's median time, with the bounds of its 95 % confidence interval.
 #[derive(Debug, PartialEq)]

@@ -5,11 +5,12 @@ use std::path::Path;
 
 use shardwise_testkit::{Authority, Consul, ConsulOptions, Etcd, EtcdOptions};
 
+use crate::failure::TaskFailure;
 use crate::files;
+use crate::pass::StepPass;
 use crate::report::say;
-use crate::run::{StepLog, TaskFailure, count_tests};
+use crate::run::{StepLog, count_tests};
 use crate::servers;
-use crate::steps::StepPass;
 
 /// The default providers it is started with: none, one that is of no use to anybody, and aws-lc. With both libraries in it and no default,
 /// rustls itself would not know which one to take; with ring alone it would, so that is the easier case.

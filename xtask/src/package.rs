@@ -1,9 +1,10 @@
 //! Every published crate, as its users get it.
 
 use crate::context::TaskContext;
+use crate::failure::TaskFailure;
 use crate::files;
-use crate::run::{StepLog, TaskFailure};
-use crate::steps::StepPass;
+use crate::pass::StepPass;
+use crate::run::StepLog;
 
 const IN_EVERY_PACKAGE: [&str; 2] = ["LICENSE-MIT", "LICENSE-APACHE"];
 const IN_ONE_PACKAGE: [(&str, &str); 3] = [

@@ -6,9 +6,10 @@ use std::process::Stdio;
 
 use shardwise_testkit::python_with;
 
+use crate::failure::TaskFailure;
 use crate::files;
 use crate::measured::{BenchmarkFigure, row};
-use crate::run::{StepLog, TaskFailure};
+use crate::run::StepLog;
 
 pub(crate) const NAME: &str = "peers";
 pub(crate) const WORDS: &str = "SHARDWISE_BENCH_WORDS";

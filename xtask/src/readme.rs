@@ -15,11 +15,12 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
+use crate::failure::TaskFailure;
 use crate::files;
+use crate::pass::StepPass;
 use crate::report::say;
-use crate::run::{StepLog, TaskFailure};
+use crate::run::StepLog;
 use crate::servers;
-use crate::steps::StepPass;
 
 /// For a block that builds everything on two busy cores.
 const BLOCK_LIMIT: Duration = Duration::from_mins(20);

@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::time::Duration;
 
-use crate::steps::StepPass;
+use crate::pass::StepPass;
 
 /// One line on standard output, at once. A closed output is no reason to stop checking.
 pub(crate) fn say(line: &str) {

@@ -1,6 +1,5 @@
 //! Runs one command: its output into a log, a sign of life now and then, an end after which it counts as hung.
 
-use std::fmt;
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -10,6 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::context::TaskContext;
+use crate::failure::TaskFailure;
 use crate::files;
 use crate::report::say;
 
@@ -19,52 +19,6 @@ const SIGN_OF_LIFE: Duration = Duration::from_secs(20);
 pub(crate) const HUNG_AFTER: Duration = Duration::from_mins(20);
 /// Lines of a failed command's output that are shown; the log has the rest.
 const TAIL_LINES: usize = 150;
-
-/// Why a task stopped, and how to see it again.
-#[derive(Debug)]
-pub(crate) struct TaskFailure {
-    why: String,
-    /// The command to repeat, as one would type it.
-    repeat: Option<String>,
-    /// Tests that failed, if they were counted; a failure counts at least one.
-    pub(crate) failed: u64,
-    pub(crate) passed: u64,
-}
-
-impl TaskFailure {
-    pub(crate) fn new(why: impl Into<String>) -> Self {
-        Self { why: why.into(), repeat: None, failed: 1, passed: 0 }
-    }
-
-    pub(crate) fn counted(why: impl Into<String>, passed: u64, failed: u64) -> Self {
-        Self { failed, passed, ..Self::new(why) }
-    }
-
-    /// What could not be done with this file, folder or program.
-    pub(crate) fn at<E: fmt::Display>(what: impl fmt::Display) -> impl FnOnce(E) -> Self {
-        move |error| Self::new(format!("{what}: {error}"))
-    }
-
-    /// The same failure, repeated by another command.
-    pub(crate) fn repeated_by(self, command: String) -> Self {
-        Self { repeat: Some(command), ..self }
-    }
-}
-
-impl fmt::Display for TaskFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.repeat {
-            Some(repeat) => write!(f, "{}; repeat with: {repeat}", self.why),
-            None => f.write_str(&self.why),
-        }
-    }
-}
-
-impl From<shardwise_testkit::Error> for TaskFailure {
-    fn from(error: shardwise_testkit::Error) -> Self {
-        Self::new(error.to_string())
-    }
-}
 
 /// A step's log file, which collects the output of its commands.
 pub(crate) struct StepLog<'a> {
@@ -141,7 +95,7 @@ impl<'a> StepLog<'a> {
     /// [`StepLog::run_for`], without showing the output of a command that fails: it comes back beside the failure.
     pub(crate) fn quietly(&self, mut command: Command, limit: Duration) -> Result<String, (TaskFailure, String)> {
         let typed = as_typed(&command);
-        let failed = |why: String| TaskFailure { repeat: Some(typed.clone()), ..TaskFailure::new(why) };
+        let failed = |why: String| TaskFailure::new(why).repeated_by(typed.clone());
         let io = |e: std::io::Error| (failed(format!("{}: {e}", self.path.display())), String::new());
         let mut log = OpenOptions::new().append(true).open(&self.path).map_err(io)?;
         writeln!(log, "$ {typed}").map_err(io)?;
@@ -199,7 +153,7 @@ impl<'a> StepLog<'a> {
     }
 
     /// Shows the end of the output and counts the tests in it.
-    fn refused(&self, output: &str, failure: TaskFailure) -> TaskFailure {
+    fn refused(&self, output: &str, mut failure: TaskFailure) -> TaskFailure {
         let lines: Vec<_> = output.lines().collect();
         let tail = if self.context.verbose { &[] } else { &lines[lines.len().saturating_sub(TAIL_LINES)..] };
         for line in tail {
@@ -209,7 +163,8 @@ impl<'a> StepLog<'a> {
             say(&format!("    | ({} lines before these are in {})", lines.len() - TAIL_LINES, self.path.display()));
         }
         let (passed, failed, _) = count_tests(output);
-        TaskFailure { passed, failed: failed.max(1), ..failure }
+        (failure.passed, failure.failed) = (passed, failed.max(1));
+        failure
     }
 
     /// What the log has behind so many bytes. One that cannot be read back loses the display, not the verdict.

@@ -5,8 +5,8 @@ use std::process::Command;
 use shardwise_testkit::servers::{self, SERVERS};
 
 use crate::context::TaskContext;
+use crate::failure::TaskFailure;
 use crate::report::say;
-use crate::run::TaskFailure;
 
 pub(crate) fn run() -> Result<(), TaskFailure> {
     let fetched = fetch()?;

@@ -4,9 +4,10 @@
 use std::time::Duration;
 
 use crate::context::TaskContext;
+use crate::failure::TaskFailure;
 use crate::measured::{self, row};
 use crate::report::say;
-use crate::run::{StepLog, TaskFailure};
+use crate::run::StepLog;
 
 /// From so many lives on the figures are worth keeping.
 const WRITTEN_FROM: u64 = 1_000;

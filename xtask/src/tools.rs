@@ -1,7 +1,8 @@
 //! Programs of crates.io that tasks need: the machine's own, or one under `target/tools`, installed at its first use.
 
+use crate::failure::TaskFailure;
 use crate::report::say;
-use crate::run::{StepLog, TaskFailure};
+use crate::run::StepLog;
 
 pub(crate) struct InstalledTool {
     pub(crate) name: &'static str,

@@ -3,8 +3,9 @@
 
 use shardwise_testkit::python_with;
 
-use crate::run::{StepLog, TaskFailure};
-use crate::steps::StepPass;
+use crate::failure::TaskFailure;
+use crate::pass::StepPass;
+use crate::run::StepLog;
 
 pub(crate) fn replay(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     let python = python_with(&["xxhash"])?;

@@ -5,30 +5,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use shardwise_core::GroupName;
+use shardwise_core::{ClaimStore, Epoch, GroupName, Resource};
 use shardwise_discovery::feeds::{Hub, follow};
 use shardwise_discovery::{
-    Capabilities, ClaimTable, Claims, Clock, Discovery, Grant, Notes, RecordId, Registration, Result, ViewSnapshot, WatchStream,
+    AcquireOutcome, Capabilities, ClaimTable, Claims, ClaimsStream, Clock, Discovery, Grant, Notes, RecordId, Registration, Result,
+    ViewSnapshot, WatchStream,
 };
 
 use crate::ConsulConfig;
 use crate::caller::to_the_end;
+use crate::claims::{AcquireCall, LockSession, keep_store, release};
 use crate::client::Client;
 use crate::error::{self, Failure};
 use crate::follower::{ClaimsQuery, IndexReader, LIMITS, MembersQuery};
 use crate::reader;
-use crate::registrar::Registrar;
+use crate::registrar::{MARGIN, Registrar};
 use crate::registration_lock::VOID_AFTER;
-
-/// How much later than its TTL a silent member may leave the view: the agent's timer, and its way to the servers.
-pub(crate) const MARGIN: Duration = Duration::from_millis(250);
 
 /// Members that register with agents of one Consul datacenter see each other. Clones share connections and watches.
 #[derive(Clone)]
 pub struct ConsulBackend {
     pub(crate) registrar: Arc<Registrar>,
     hub: Hub,
-    pub(crate) claims: Hub<ClaimTable>,
+    claims: Hub<ClaimTable>,
 }
 
 impl ConsulBackend {
@@ -109,6 +108,43 @@ impl Discovery for ConsulBackend {
     }
 }
 
+#[async_trait]
+impl Claims for ConsulBackend {
+    async fn claim_store(&self, group: &GroupName, floor: u64) -> Result<ClaimStore> {
+        keep_store(&self.registrar.client, group, floor).await.map_err(|failure| failure.during("claim_store"))
+    }
+
+    async fn acquire(&self, record_id: &RecordId, store: &ClaimStore, wanted: &[Resource]) -> Result<Vec<(Resource, AcquireOutcome)>> {
+        let (registrar, record_id, store, wanted) = (Arc::clone(&self.registrar), record_id.clone(), *store, wanted.to_vec());
+        // To the end, so that what was granted is remembered.
+        let answer = to_the_end(|caller| async move {
+            let session = session_of(&registrar, &record_id).await?;
+            let call = AcquireCall { client: &registrar.client, caller: &caller, record_id: &record_id, session: &session, store };
+            call.all(&wanted).await
+        })
+        .await;
+        answer.map_err(|failure| failure.during("acquire"))
+    }
+
+    async fn release(&self, record_id: &RecordId, held: &[(Resource, Epoch)]) -> Result<()> {
+        let (registrar, record_id, held) = (Arc::clone(&self.registrar), record_id.clone(), held.to_vec());
+        let answer = to_the_end(|_| async move {
+            match session_of(&registrar, &record_id).await {
+                Ok(session) => release(&registrar.client, &record_id, &session, &held).await,
+                // Its session is over, and with it whatever it held.
+                Err(Failure::Lost { .. }) => Ok(()),
+                Err(failure) => Err(failure),
+            }
+        })
+        .await;
+        answer.map_err(|failure| failure.during("release"))
+    }
+
+    fn watch_claims(&self, group: &GroupName, prove_every: Duration) -> ClaimsStream {
+        self.claims.watch(group, prove_every)
+    }
+}
+
 /// A sign of life to the agent, and then the servers' word that it is seen. The sign alone is not enough: an agent takes it even when
 /// it has lost its servers. What counts is the start of the sign, the earlier of the two, since the agent's timer begins there. Of a member
 /// that claims the servers are asked for its session, and what counts is when they were asked, since the session's lock delay begins later.
@@ -146,4 +182,18 @@ async fn renew(registrar: &Registrar, record_id: &RecordId) -> error::Result<Gra
         tracing::debug!(%failure, "a lost record could not be removed; it expires with its TTL");
     }
     Err(lost(why))
+}
+
+/// The session by which a record claims: that of the registration which this process has made, or of another process' one, as the servers
+/// show it.
+async fn session_of(registrar: &Registrar, record_id: &RecordId) -> error::Result<Arc<LockSession>> {
+    let instance_id = || record_id.instance_id.clone();
+    if let Some(life) = registrar.registrations.get(record_id) {
+        return life.session.clone().ok_or_else(|| Failure::DoesNotClaim { instance_id: instance_id() });
+    }
+    let lost = || Failure::Lost { instance_id: instance_id(), why: "the servers show none" };
+    let shown = registrar.shown(record_id).await?;
+    let (node, check) = shown.first().and_then(|entry| Some((&entry.node.name, entry.service.check()?))).ok_or_else(lost)?;
+    let session = registrar.client.session_of(node, check).await?.ok_or_else(lost)?;
+    Ok(Arc::new(LockSession::new(session)))
 }

@@ -15,9 +15,10 @@ use tokio::time::{Instant, sleep_until};
 use crate::api::Listed;
 use crate::claims::keys;
 use crate::error::{Failure, Result};
+use crate::group_indexes::{GROUPS_MAX, TrackedGroup};
 use crate::keys::KvPair;
 use crate::names;
-use crate::reader::{self, GROUPS_MAX, TrackedGroup};
+use crate::reader::{self, GroupRead};
 use crate::registrar::Registrar;
 
 /// The longest and the shortest wait of a blocking query.
@@ -39,13 +40,6 @@ pub(crate) trait BlockingQuery: Send + 'static {
     fn wait(&self, group: &GroupName, index: u64, wait: Duration) -> impl Future<Output = Result<(u64, Moment)>> + Send;
 
     fn read(&mut self, group: &GroupName) -> impl Future<Output = Result<GroupRead<Self::Shown>>> + Send;
-}
-
-pub(crate) struct GroupRead<T> {
-    pub(crate) shown: Arc<T>,
-    pub(crate) proven: Moment,
-    /// Consul's index of it.
-    pub(crate) index: u64,
 }
 
 pub(crate) const LIMITS: FeedLimits = FeedLimits { watches: WATCHERS_MAX, groups: GROUPS_MAX };

@@ -11,7 +11,9 @@ mod follower;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+mod group_indexes;
 mod keys;
+mod kind;
 mod names;
 mod notes;
 mod reader;
@@ -21,7 +23,8 @@ mod registrations;
 mod wire;
 
 pub use backend::ConsulBackend;
-pub use config::{BACKEND, ConsulConfig};
+pub use config::ConsulConfig;
 pub use follower::WATCHERS_MAX;
-pub use reader::GROUPS_MAX;
+pub use group_indexes::GROUPS_MAX;
+pub use kind::BACKEND;
 pub use wire::RECORD_BYTES_MAX;

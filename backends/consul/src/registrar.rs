@@ -13,17 +13,18 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout_at;
 
 use crate::api::of_check;
-use crate::backend::MARGIN;
 use crate::caller::Caller;
 use crate::claims::{self, LockSession, check_ttl};
 use crate::client::Client;
 use crate::error::{Failure, Result};
+use crate::group_indexes::GroupIndexes;
 use crate::names;
-use crate::reader::GroupIndexes;
 use crate::registration_lock::{HELD_FOR, RegistrationLock, RegistrationLocks};
 use crate::registrations::{LiveRegistration, RegistrationTable};
 use crate::wire::{self, Service, ServiceEntry};
 
+/// How much later than its TTL a silent member may leave the view: the agent's timer, and its way to the servers.
+pub(crate) const MARGIN: Duration = Duration::from_millis(250);
 /// How long the servers may take to show a change that the agent has accepted.
 const SHOWN_WITHIN: Duration = Duration::from_secs(1);
 const ASK_AGAIN: Duration = Duration::from_millis(20);

@@ -1,16 +1,23 @@
 //! The records that this process has made and keeps alive.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use shardwise_core::{GroupName, InstanceId, Moment};
+use serde_json::{Value, json};
+use shardwise_core::{Address, GroupName, InstanceId, Member, Moment};
 use shardwise_discovery::RecordId;
 
 use crate::claims::LockSession;
 use crate::client::Client;
 use crate::error::Result;
+use crate::wire::{cut, encode};
+
+/// When Consul deletes an instance that has not passed: the least it takes.
+const REAPED_AFTER: &str = "1m";
+/// The TTL of the check that needs no sign of life: longer than anything lives. Ten years.
+const FOR_EVER: &str = "87600h";
 
 #[derive(Debug)]
 pub(crate) struct LiveRegistration {
@@ -63,6 +70,56 @@ impl LiveRegistration {
     fn last_sign(&self) -> MutexGuard<'_, Moment> {
         self.last_sign.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What is written of a registration. `change` numbers this process's writes, so that one can see whether a write has arrived.
+impl LiveRegistration {
+    /// The definition for the agent of a registration, which begins as passing.
+    pub(crate) fn registration(&self, member: &Member, change: u64) -> Result<String> {
+        let of_life = check_of(&self.check, "shardwise: a sign of life within the TTL", &format!("{}ms", self.ttl.as_millis()));
+        let checks = [of_life, self.standing_check()].map(|mut check| {
+            check["Status"] = json!("passing");
+            check
+        });
+        self.definition(member, change, &checks)
+    }
+
+    /// The definition of a change of what is there.
+    pub(crate) fn change(&self, member: &Member, change: u64) -> Result<String> {
+        self.definition(member, change, &[self.standing_check()])
+    }
+
+    fn standing_check(&self) -> Value {
+        check_of(&self.standing(), "shardwise: registered and not deregistered", FOR_EVER)
+    }
+
+    fn definition(&self, member: &Member, change: u64, checks: &[Value]) -> Result<String> {
+        let meta = self.meta(member, change)?;
+        let mut definition = json!({"ID": self.service_id, "Name": self.service, "Meta": meta, "Checks": checks});
+        if let Some(Address { host, port }) = &member.address {
+            definition["Address"] = json!(host);
+            definition["Port"] = json!(port);
+        }
+        Ok(definition.to_string())
+    }
+
+    pub(crate) fn meta(&self, member: &Member, change: u64) -> Result<BTreeMap<String, String>> {
+        let record = encode(member)?;
+        let own = [
+            ("shardwise_id", member.instance_id.as_str().to_owned()),
+            ("shardwise_check", self.check.clone()),
+            ("shardwise_joined", self.joined.to_string()),
+            ("shardwise_ttl_ms", self.ttl.as_millis().to_string()),
+            ("shardwise_change", change.to_string()),
+        ];
+        let own = own.into_iter().map(|(key, value)| (key.to_owned(), value));
+        let parts = cut(&record).into_iter().enumerate().map(|(at, part)| (format!("shardwise_record_{at}"), part.to_owned()));
+        Ok(own.chain(parts).collect())
+    }
+}
+
+fn check_of(id: &str, name: &str, ttl: &str) -> Value {
+    json!({"CheckID": id, "Name": name, "TTL": ttl, "DeregisterCriticalServiceAfter": REAPED_AFTER})
 }
 
 #[derive(Debug, Default)]

@@ -1,15 +1,13 @@
 //! The format of services in Consul.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
-use serde_json::{Value, json};
 use shardwise_core::{Address, InstanceId, Member, MemberState};
 use shardwise_discovery::{Record, one_line};
 
 use crate::error::{Failure, Result};
-use crate::registrations::LiveRegistration;
 
 /// The most bytes that one value of a service's metadata may have.
 const META_VALUE_MAX: usize = 512;
@@ -17,11 +15,6 @@ const META_VALUE_MAX: usize = 512;
 const RECORD_PARTS_MAX: usize = 56;
 /// The most bytes one record may have as JSON. Cutting at characters can leave three bytes of each value empty.
 pub const RECORD_BYTES_MAX: usize = RECORD_PARTS_MAX * (META_VALUE_MAX - 3);
-/// When Consul deletes an instance that has not passed: the least it takes.
-const REAPED_AFTER: &str = "1m";
-/// The TTL of the check that needs no sign of life: longer than anything lives. Ten years.
-const FOR_EVER: &str = "87600h";
-
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct ServiceEntry {
@@ -77,62 +70,12 @@ fn null_is_empty<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(deser
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
-/// What is written of a registration. `change` numbers this process's writes, so that one can see whether a write has arrived.
-impl LiveRegistration {
-    /// The definition for the agent of a registration, which begins as passing.
-    pub(crate) fn registration(&self, member: &Member, change: u64) -> Result<String> {
-        let of_life = check_of(&self.check, "shardwise: a sign of life within the TTL", &format!("{}ms", self.ttl.as_millis()));
-        let checks = [of_life, self.standing_check()].map(|mut check| {
-            check["Status"] = json!("passing");
-            check
-        });
-        self.definition(member, change, &checks)
-    }
-
-    /// The definition of a change of what is there.
-    pub(crate) fn change(&self, member: &Member, change: u64) -> Result<String> {
-        self.definition(member, change, &[self.standing_check()])
-    }
-
-    fn standing_check(&self) -> Value {
-        check_of(&self.standing(), "shardwise: registered and not deregistered", FOR_EVER)
-    }
-
-    fn definition(&self, member: &Member, change: u64, checks: &[Value]) -> Result<String> {
-        let meta = self.meta(member, change)?;
-        let mut definition = json!({"ID": self.service_id, "Name": self.service, "Meta": meta, "Checks": checks});
-        if let Some(Address { host, port }) = &member.address {
-            definition["Address"] = json!(host);
-            definition["Port"] = json!(port);
-        }
-        Ok(definition.to_string())
-    }
-
-    pub(crate) fn meta(&self, member: &Member, change: u64) -> Result<BTreeMap<String, String>> {
-        let record = encode(member)?;
-        let own = [
-            ("shardwise_id", member.instance_id.as_str().to_owned()),
-            ("shardwise_check", self.check.clone()),
-            ("shardwise_joined", self.joined.to_string()),
-            ("shardwise_ttl_ms", self.ttl.as_millis().to_string()),
-            ("shardwise_change", change.to_string()),
-        ];
-        let own = own.into_iter().map(|(key, value)| (key.to_owned(), value));
-        let parts = cut(&record).into_iter().enumerate().map(|(at, part)| (format!("shardwise_record_{at}"), part.to_owned()));
-        Ok(own.chain(parts).collect())
-    }
-}
-
-fn check_of(id: &str, name: &str, ttl: &str) -> Value {
-    json!({"CheckID": id, "Name": name, "TTL": ttl, "DeregisterCriticalServiceAfter": REAPED_AFTER})
-}
-
 pub(crate) fn encode(member: &Member) -> Result<String> {
     Record::encode_within(RECORD_BYTES_MAX, member).map_err(Failure::Unwritable)
 }
 
 /// Cuts a text into pieces that Consul takes, between characters.
-fn cut(mut text: &str) -> Vec<&str> {
+pub(crate) fn cut(mut text: &str) -> Vec<&str> {
     let mut parts = Vec::new();
     while !text.is_empty() {
         let (part, rest) = text.split_at(text.floor_char_boundary(META_VALUE_MAX));
@@ -173,10 +116,13 @@ impl Service {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use shardwise_core::{Incarnation, Moment};
     use shardwise_discovery::METADATA_BYTES_MAX;
 
     use super::*;
+    use crate::registrations::LiveRegistration;
 
     fn meta(member: &Member) -> Result<BTreeMap<String, String>> {
         LiveRegistration::new("g".into(), "w".into(), "c".into(), 7, Duration::from_secs(3), Moment::ZERO).meta(member, 1)

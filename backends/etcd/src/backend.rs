@@ -17,6 +17,7 @@ use crate::claim_records::ClaimMirror;
 use crate::client::{ConnectParams, EtcdConnection, KeyEntry};
 use crate::dial::load;
 use crate::error::{EtcdResult, Failure};
+use crate::inner::{EtcdInner, WRITE_TRIES, contended, lost};
 use crate::keys::{Folder, Prefix};
 use crate::mirror::{LIMITS, Mirror, MirrorReader};
 use crate::pool::ServerPool;
@@ -29,8 +30,6 @@ pub const TTL_LEAST: Duration = Duration::from_secs(2);
 /// How much later than its TTL a silent member may leave the view: etcd looks for ended leases every half second, then its members
 /// agree on it.
 const MARGIN: Duration = Duration::from_secs(1);
-/// How often a record is tried to be written while others come and go in its place, or earlier calls arrive late.
-pub(crate) const WRITE_TRIES: usize = 3;
 
 /// Members that name the same etcd cluster and prefix. Clones share the connection.
 #[derive(Clone)]
@@ -38,15 +37,6 @@ pub struct EtcdBackend {
     pub(crate) inner: Arc<EtcdInner>,
     hub: Hub,
     pub(crate) claims: Hub<ClaimTable>,
-}
-
-/// What calls and watches share.
-pub(crate) struct EtcdInner {
-    pub(crate) pool: ServerPool,
-    pub(crate) clock: Clock,
-    pub(crate) revisions: Revisions,
-    pub(crate) prefix: Prefix,
-    pub(crate) stores: UsedStores,
 }
 
 impl EtcdBackend {
@@ -197,7 +187,7 @@ impl EtcdInner {
                 None => connection.revoke(lease_id).await?,
             }
         }
-        Err(contended(record_id))
+        Err(contended_record(record_id))
     }
 
     /// The living record of exactly this incarnation.
@@ -238,7 +228,7 @@ impl EtcdInner {
                 return Ok(());
             }
         }
-        Err(contended(record_id))
+        Err(contended_record(record_id))
     }
 
     async fn deregister(&self, connection: &EtcdConnection, record_id: &RecordId) -> EtcdResult<()> {
@@ -264,7 +254,7 @@ impl EtcdInner {
             }
             connection.revoke(lease_id).await?;
         }
-        Err(contended(record_id))
+        Err(contended_record(record_id))
     }
 
     async fn members(&self, connection: &EtcdConnection, folder: &Folder) -> EtcdResult<ViewSnapshot> {
@@ -276,12 +266,8 @@ impl EtcdInner {
     }
 }
 
-pub(crate) fn lost(record_id: &RecordId) -> Failure {
-    Failure::Lost { instance_id: record_id.instance_id.clone() }
-}
-
-fn contended(record_id: &RecordId) -> Failure {
-    Failure::Contended { what: format!("the record of {:?}", record_id.instance_id) }
+fn contended_record(record_id: &RecordId) -> Failure {
+    contended(format!("the record of {:?}", record_id.instance_id))
 }
 
 fn is_away(member: &Member) -> bool {

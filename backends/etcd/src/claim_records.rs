@@ -7,9 +7,9 @@ use serde_json::json;
 use shardwise_core::{Claim, ClaimStore, Epoch, GroupName, Holder, Incarnation, InstanceId, SLOTS_MAX};
 use shardwise_discovery::{ClaimTable, RECORD_SCHEMA, RecordId, decode_claim_store};
 
-use crate::backend::EtcdInner;
 use crate::client::KeyEntry;
 use crate::error::Failure;
+use crate::inner::EtcdInner;
 use crate::keys::Folder;
 use crate::mirror::Mirror;
 

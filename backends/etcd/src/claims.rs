@@ -11,11 +11,12 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use shardwise_core::{ClaimStore, Epoch, GroupName, Holder, Resource, StoreId};
 use shardwise_discovery::{AcquireOutcome, Claims, ClaimsStream, RecordId, Result};
 
-use crate::backend::{EtcdBackend, EtcdInner, WRITE_TRIES, lost};
+use crate::backend::EtcdBackend;
 use crate::claim_records::{decode_claim, decode_store, encode_claim, encode_store};
 use crate::claim_txns::{ClaimPreconditions, KEYS_MAX, PutOutcome};
 use crate::client::{EtcdConnection, KeyEntry};
 use crate::error::{EtcdResult, Failure};
+use crate::inner::{EtcdInner, WRITE_TRIES, contended, lost};
 
 /// How many transactions of one call are under way at a time.
 const IN_FLIGHT: usize = 8;
@@ -69,7 +70,7 @@ impl EtcdInner {
                 return Ok(store);
             }
         }
-        Err(Failure::Contended { what: format!("the store of claims of {group:?}") })
+        Err(contended(format!("the store of claims of {group:?}")))
     }
 
     async fn acquire(&self, record_id: &RecordId, store: &ClaimStore, wanted: Vec<Resource>) -> EtcdResult<ClaimOutcomes> {
@@ -130,7 +131,7 @@ impl EtcdInner {
             }
             standing = self.standing(connection, record_id, store).await?;
         }
-        Err(Failure::Contended { what: format!("a claim of {:?}", record_id.instance_id) })
+        Err(contended(format!("a claim of {:?}", record_id.instance_id)))
     }
 
     async fn release(&self, record_id: &RecordId, held: &[(Resource, Epoch)]) -> EtcdResult<()> {

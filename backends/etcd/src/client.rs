@@ -14,10 +14,11 @@ use tokio::time::{Instant, timeout};
 use tonic::Status;
 
 use crate::config::Endpoint;
-use crate::dial::{diagnose, dial};
-use crate::error::{ConnectionContext, Failure};
+use crate::context::ConnectionContext;
+use crate::dial::dial;
+use crate::error::Failure;
 use crate::keys::{Folder, Keys};
-use crate::lease::Streams;
+use crate::lease_streams::Streams;
 
 /// How many records one answer holds at most.
 const PAGE: i64 = 1_000;
@@ -252,15 +253,5 @@ pub(crate) fn none_if_gone<T>(answer: Result<T, Error>) -> Result<Option<T>, Err
     match answer {
         Err(Error::GRpcStatus(status)) if status.message().contains("requested lease not found") => Ok(None),
         other => other.map(Some),
-    }
-}
-
-impl ConnectionContext {
-    /// What a failed call means to a server that has never answered: where it hung up, it is asked why.
-    async fn cause(&self, error: &Error) -> Failure {
-        match self.meaning(error) {
-            broken @ Failure::Broken { .. } => diagnose(&self.endpoint, &self.files).await.unwrap_or(broken),
-            failure => failure,
-        }
     }
 }

@@ -3,13 +3,7 @@
 use std::time::Duration;
 
 use shardwise_core::{Address, InstanceId, MEMBERS_MAX};
-use shardwise_discovery::tls::TlsFiles;
-use shardwise_discovery::{Error, ErrorKind, RecordWriteError, one_line};
-use tonic::Code;
-
-use crate::backend::WRITE_TRIES;
-use crate::config::Endpoint;
-use crate::dial::TransportError;
+use shardwise_discovery::{Error, ErrorKind, RecordWriteError};
 
 pub(crate) type EtcdResult<T> = Result<T, Failure>;
 
@@ -68,8 +62,8 @@ pub(crate) enum Failure {
     Lost { instance_id: InstanceId },
     #[error("instance id {instance_id:?} is in use{}; stop the other one, or wait until its record expires", at(.address.as_ref()))]
     InUse { instance_id: InstanceId, address: Option<Address>, stamp: u64 },
-    #[error("{what} was changed by others before each of {WRITE_TRIES} attempts to write it; try again")]
-    Contended { what: String },
+    #[error("{what} was changed by others before each of {tries} attempts to write it; try again")]
+    Contended { what: String, tries: usize },
     #[error("the group already has {MEMBERS_MAX} members; stop some")]
     TooManyMembers,
     #[error("there are more than {max} keys below {folder:?} in etcd; more than the claims of one group can be")]
@@ -146,47 +140,5 @@ impl Failure {
     /// The contract's error for a failure of `operation`.
     pub(crate) fn during(&self, operation: &'static str) -> Error {
         Error::new(self.kind(), operation, self.to_string())
-    }
-}
-
-/// A connection's server and user, for the meaning of errors.
-#[derive(Debug)]
-pub(crate) struct ConnectionContext {
-    pub(crate) endpoint: Endpoint,
-    pub(crate) username: Option<String>,
-    pub(crate) prefix: String,
-    pub(crate) files: TlsFiles,
-    pub(crate) wire: TransportError,
-}
-
-impl ConnectionContext {
-    pub(crate) fn forbidden(&self) -> Failure {
-        Failure::Forbidden { username: self.username.clone(), prefix: self.prefix.clone() }
-    }
-
-    /// The meaning of a failed call of the etcd client.
-    pub(crate) fn meaning(&self, error: &etcd_client::Error) -> Failure {
-        let endpoint = self.endpoint.to_string();
-        let broken = |endpoint, why| self.wire.get().cloned().unwrap_or(Failure::Broken { endpoint, why });
-        let etcd_client::Error::GRpcStatus(status) = error else { return broken(endpoint, one_line(&error.to_string())) };
-        let message = one_line(status.message());
-        let says = |text: &str| message.contains(text);
-        match status.code() {
-            _ if says("rpc not supported for learner") => Failure::Learner { endpoint },
-            _ if says("authentication failed") => Failure::Credentials { username: self.username.clone().unwrap_or_default() },
-            _ if says("user name is empty") => Failure::NoCredentials,
-            _ if says("authentication is not enabled") => Failure::NoAuthentication,
-            _ if says("database space exceeded") => Failure::Full { endpoint },
-            _ if says("has been compacted") => Failure::Compacted,
-            // The server does not know that revision yet: the store was restored since.
-            _ if says("future revision") => Failure::Replaced,
-            Code::PermissionDenied => self.forbidden(),
-            Code::Unimplemented => Failure::NotEtcd { endpoint, why: message },
-            Code::DeadlineExceeded | Code::ResourceExhausted | Code::Unauthenticated => Failure::NotReady { endpoint, why: message },
-            Code::Unavailable if says("etcdserver: ") => Failure::NotReady { endpoint, why: message },
-            // tonic's error for a broken connection; the message says little.
-            Code::Unavailable | Code::Unknown | Code::Internal | Code::Cancelled => broken(endpoint, message),
-            _ => Failure::Refused { endpoint, why: message },
-        }
     }
 }

@@ -6,13 +6,17 @@ mod claim_txns;
 mod claims;
 mod client;
 mod config;
+mod context;
 mod dial;
 mod error;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+mod inner;
 mod keys;
+mod kind;
 mod lease;
+mod lease_streams;
 mod mirror;
 mod notes;
 mod pool;
@@ -20,6 +24,7 @@ mod records;
 mod revisions;
 
 pub use backend::{EtcdBackend, TTL_LEAST};
-pub use config::{BACKEND, ENDPOINT_DEFAULT, ENDPOINTS_MAX, EtcdConfig, PREFIX_DEFAULT};
+pub use config::{ENDPOINT_DEFAULT, ENDPOINTS_MAX, EtcdConfig, PREFIX_DEFAULT};
+pub use kind::BACKEND;
 pub use mirror::{GROUPS_MAX, WATCHERS_MAX};
 pub use records::RECORD_BYTES_MAX;

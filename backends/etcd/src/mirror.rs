@@ -14,9 +14,9 @@ use shardwise_discovery::feeds::{Feed, FeedLimits, GroupReader, Watched};
 use shardwise_discovery::{Result, one_line};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::backend::EtcdInner;
 use crate::client::{EtcdConnection, KeyEntry};
 use crate::error::{EtcdResult, Failure};
+use crate::inner::EtcdInner;
 use crate::keys::Folder;
 use crate::revisions::RevisionState;
 

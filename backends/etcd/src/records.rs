@@ -7,9 +7,9 @@ use serde::Deserialize;
 use shardwise_core::{GroupName, InstanceId, MEMBERS_MAX, Member, View};
 use shardwise_discovery::Record;
 
-use crate::backend::EtcdInner;
 use crate::client::KeyEntry;
 use crate::error::Failure;
+use crate::inner::EtcdInner;
 use crate::keys::Folder;
 use crate::mirror::Mirror;
 

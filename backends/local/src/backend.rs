@@ -5,23 +5,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use shardwise_core::{GroupName, MEMBERS_MAX, Member, Moment, View};
+use shardwise_core::{GroupName, Member};
 use shardwise_discovery::feeds::{Hub, follow};
 use shardwise_discovery::{
     Capabilities, ClaimTable, Claims, Clock, Discovery, Error, Grant, Notes, Record, RecordId, Registration, Result, ViewSnapshot,
     WatchStream,
 };
-use sqlx::sqlite::SqliteConnection;
 
 use crate::LocalConfig;
-use crate::client::{Client, OpenStore};
+use crate::client::Client;
 use crate::error::Failure;
+use crate::open_store::OpenStore;
 use crate::poller::{LIMITS, PolledClaims, PolledGroup, PolledMembers, Poller, PollingReader};
+use crate::statements::RECORDS_MAX;
 
 /// The most bytes one record may have as JSON.
 pub const RECORD_BYTES_MAX: usize = 65_536;
-/// The most records one file holds, over all groups; each group holds at most [`MEMBERS_MAX`].
-pub const RECORDS_MAX: u32 = 4 * MEMBERS_MAX;
 
 /// How much later than its TTL a silent member may leave the view: a poll, and a busy machine.
 const MARGIN: Duration = Duration::from_millis(100);
@@ -135,7 +134,7 @@ impl Discovery for LocalBackend {
         let members = |store: Arc<OpenStore>| async move {
             let mut connection = store.readers.acquire().await?;
             let proven = client.clock.now();
-            let (view, _) = read_alive(client, &store, &mut connection, group, proven).await?;
+            let (view, _) = client.read_alive(&store, &mut connection, group, proven).await?;
             Ok(ViewSnapshot { view: Arc::new(view), proven })
         };
         client.call("members", members).await
@@ -191,22 +190,4 @@ async fn renew(store: &OpenStore, record_id: &RecordId, ttl: Duration) -> std::r
         tracing::debug!(%failure, "a record renewed too late stays until its deadline");
     }
     Err(lost())
-}
-
-/// Reads the group as of `now`, and when to read it again. Dead records are deleted first, so that all readers see them go by a higher
-/// revision; if the file cannot be written just now they are left out.
-pub(crate) async fn read_alive(
-    client: &Client,
-    store: &OpenStore,
-    connection: &mut SqliteConnection,
-    group: &GroupName,
-    now: Moment,
-) -> std::result::Result<(View, Option<Moment>), Failure> {
-    let known = client.known();
-    let mut reading = store.read(connection, group).await?;
-    if reading.any_dead(&store.boot, now) && store.reap(group, now).await {
-        reading = store.read(connection, group).await?;
-    }
-    client.check(store, &reading.at, known)?;
-    reading.judge(store, now)
 }

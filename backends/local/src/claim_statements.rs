@@ -12,8 +12,8 @@ use shardwise_discovery::{RecordId, one_line};
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{FromRow, Row};
 
-use crate::client::OpenStore;
 use crate::error::Failure;
+use crate::open_store::OpenStore;
 use crate::statements::{REAP_AGAIN, RecordsVersion, is_away, moment, named, nanos};
 
 const STORE: &str = "

@@ -10,8 +10,9 @@ use shardwise_discovery::{AcquireOutcome, Claims, ClaimsStream, RecordId, Result
 
 use crate::LocalBackend;
 use crate::claim_statements::{encode, encode_held};
-use crate::client::{Client, OpenStore};
+use crate::client::Client;
 use crate::error::Failure;
+use crate::open_store::OpenStore;
 
 #[async_trait]
 impl Claims for LocalBackend {

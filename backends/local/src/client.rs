@@ -1,22 +1,22 @@
 //! Opening the file, once and lazily, and keeping it open until it is found replaced.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use shardwise_core::{GroupName, Moment, View};
 use shardwise_discovery::Clock;
-use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqlitePool, SqlitePoolOptions, SqliteSynchronous};
-use sqlx::{ConnectOptions, Connection};
+use sqlx::Connection;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqlitePool, SqlitePoolOptions};
 use tokio::sync::OnceCell;
 
 use crate::boot;
 use crate::error::{Failure, primary_code};
+use crate::open_store::{BUSY_TIMEOUT, OpenStore, options};
 use crate::statements::RecordsVersion;
 use crate::store_file::{self, FileId};
 
-/// How long SQLite waits for another process's write before it gives up. A healthy write takes well under a millisecond.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a call waits for its turn among the calls of this process.
 const TURN_TIMEOUT: Duration = Duration::from_millis(1_500);
 /// How long one call may take in all, with opening.
@@ -27,11 +27,6 @@ const WAL_RETRY: Duration = Duration::from_millis(10);
 const WRITERS: u32 = 1;
 /// Connections for lists. The poller has a separate one.
 const READERS: u32 = 2;
-/// Statements kept prepared per connection; there are fewer.
-const STATEMENTS_MAX: usize = 32;
-/// The WAL file is cut back to this size once it has been copied into the file, in bytes.
-const WAL_BYTES_KEPT: u32 = 4 << 20;
-
 /// "shwd", so that `file` and SQLite know whose file it is.
 const APPLICATION_ID: i64 = 0x7368_7764;
 /// The version of the schema that a program has to know to use the file. Additions that it may leave alone do not raise it, so that
@@ -69,18 +64,6 @@ pub(crate) struct Client {
     last_id: Mutex<Option<String>>,
     /// The log says that there is no file.
     missing_logged: AtomicBool,
-}
-
-/// One open file.
-pub(crate) struct OpenStore {
-    pub(crate) path: PathBuf,
-    pub(crate) boot: String,
-    /// Drawn when the file was made.
-    pub(crate) id: String,
-    pub(crate) clock: Clock,
-    pub(crate) writer: SqlitePool,
-    pub(crate) readers: SqlitePool,
-    file: FileId,
 }
 
 impl Client {
@@ -165,6 +148,24 @@ impl Client {
         }
         self.highest.fetch_max(at.revision, Ordering::SeqCst);
         Ok(())
+    }
+
+    /// Reads the group as of `now`, and when to read it again. Dead records are deleted first, so that all readers see them go by a higher
+    /// revision; if the file cannot be written just now they are left out.
+    pub(crate) async fn read_alive(
+        &self,
+        store: &OpenStore,
+        connection: &mut SqliteConnection,
+        group: &GroupName,
+        now: Moment,
+    ) -> Result<(View, Option<Moment>), Failure> {
+        let known = self.known();
+        let mut reading = store.read(connection, group).await?;
+        if reading.any_dead(&store.boot, now) && store.reap(group, now).await {
+            reading = store.read(connection, group).await?;
+        }
+        self.check(store, &reading.at, known)?;
+        reading.judge(store, now)
     }
 
     async fn open(&self) -> Result<Arc<OpenStore>, Failure> {
@@ -262,27 +263,6 @@ impl Client {
         }
         Ok(())
     }
-}
-
-impl OpenStore {
-    /// A connection of the caller's own for `PRAGMA data_version`, which compares with what the same connection saw before.
-    pub(crate) async fn connect(&self) -> sqlx::Result<SqliteConnection> {
-        options(&self.path).pragma("query_only", "ON").connect().await
-    }
-}
-
-fn options(path: &Path) -> SqliteConnectOptions {
-    SqliteConnectOptions::new()
-        .filename(path)
-        .busy_timeout(BUSY_TIMEOUT)
-        // No flush for each record: one that is lost belongs to a machine that lost power, and its member is gone. What outlives members is
-        // flushed, see `OpenStore::write_through`. Not OFF either, which could leave a damaged file behind that must be deleted by hand.
-        .synchronous(SqliteSynchronous::Normal)
-        .pragma("journal_size_limit", WAL_BYTES_KEPT.to_string())
-        .foreign_keys(false)
-        .statement_cache_capacity(STATEMENTS_MAX)
-        .thread_name(|_| "shardwise-local".to_owned())
-        .disable_statement_logging()
 }
 
 /// Connections stay open: as long as one is, the file's inode cannot be given to another file.

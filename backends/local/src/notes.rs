@@ -8,7 +8,7 @@ use shardwise_discovery::{Note, Notes, Result, WriteOutcome, check_note};
 use sqlx::Row;
 
 use crate::LocalBackend;
-use crate::client::OpenStore;
+use crate::open_store::OpenStore;
 
 const READ: &str = "SELECT version, text FROM note WHERE group_name = ?1 AND name = ?2";
 

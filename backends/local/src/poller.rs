@@ -14,10 +14,10 @@ use sqlx::sqlite::SqliteConnection;
 use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, timeout};
 
-use crate::backend::read_alive;
 use crate::claim_statements::ClaimsVersion;
-use crate::client::{Client, OpenStore};
+use crate::client::Client;
 use crate::error::Failure;
+use crate::open_store::OpenStore;
 
 /// How often the file is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(25);
@@ -236,7 +236,7 @@ impl PolledGroup for PolledMembers {
                 return Ok(None);
             }
         }
-        let (view, next_end) = read_alive(client, store, connection, group, now).await?;
+        let (view, next_end) = client.read_alive(store, connection, group, now).await?;
         self.0 = Some(view.revision());
         Ok(Some((Arc::new(view), next_end)))
     }

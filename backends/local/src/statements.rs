@@ -9,9 +9,11 @@ use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{FromRow, Row};
 use tokio::time::timeout;
 
-use crate::backend::RECORDS_MAX;
-use crate::client::OpenStore;
 use crate::error::Failure;
+use crate::open_store::{OpenStore, Query};
+
+/// The most records one file holds, over all groups; each group holds at most [`MEMBERS_MAX`].
+pub const RECORDS_MAX: u32 = 4 * MEMBERS_MAX;
 
 /// How long a list waits for dead records to be deleted before it is filtered instead.
 const REAP_PATIENCE: Duration = Duration::from_millis(50);
@@ -294,29 +296,8 @@ impl OpenStore {
         sqlx::query_as(REVISION).bind(group.as_str()).fetch_one(connection).await
     }
 
-    pub(crate) fn damaged(&self, why: String) -> Failure {
-        Failure::Damaged { path: self.path.clone(), why }
-    }
-
     pub(crate) fn of_record(&self, sql: &'static str, record_id: &RecordId, now: Moment) -> Query {
         named(sql, record_id).bind(self.boot.as_str()).bind(nanos(now))
-    }
-
-    /// Runs a write to its end: reading only its first row would hide a failure of the commit, which comes after the rows.
-    pub(crate) async fn write(&self, query: Query) -> sqlx::Result<Vec<SqliteRow>> {
-        query.fetch_all(&self.writer).await
-    }
-
-    /// The same for what outlives members, and a loss of power: it is on the disk before
-    /// it is answered, with everything that was written to the file before it.
-    pub(crate) async fn write_through(&self, query: Query) -> sqlx::Result<Vec<SqliteRow>> {
-        let mut writer = self.writer.acquire().await?;
-        // SQLite obeys this when it compiles it: as a prepared statement it would count once. A call that is given up in the middle
-        // leaves records to be flushed until the next one.
-        sqlx::raw_sql("PRAGMA synchronous = FULL").execute(&mut *writer).await?;
-        let rows = query.fetch_all(&mut *writer).await;
-        sqlx::raw_sql("PRAGMA synchronous = NORMAL").execute(&mut *writer).await?;
-        rows
     }
 }
 
@@ -325,8 +306,6 @@ pub(crate) fn named(sql: &'static str, record_id: &RecordId) -> Query {
     let RecordId { group, instance_id, incarnation } = record_id;
     sqlx::query(sql).bind(group.as_str()).bind(instance_id.as_str()).bind(incarnation.to_string())
 }
-
-pub(crate) type Query = sqlx::query::Query<'static, sqlx::Sqlite, sqlx::sqlite::SqliteArguments>;
 
 /// For the test of their plans.
 #[cfg(test)]

@@ -15,12 +15,7 @@ use crate::NatsBackendConfig;
 use crate::bucket::BucketOrigin;
 use crate::client::Client;
 use crate::feeds;
-use crate::registrar::BucketHandle;
-
-/// The most bytes one record may have as JSON.
-pub const RECORD_BYTES_MAX: usize = 65_536;
-/// The shortest TTL; shorter requests get this one.
-pub const TTL_LEAST: Duration = Duration::from_secs(1);
+use crate::handle::BucketHandle;
 
 /// How much later than its TTL a silent member may leave the view: a beat and a probe are on their way, on a busy machine.
 const MARGIN: Duration = Duration::from_secs(1);

@@ -1,7 +1,7 @@
 //! What the bucket must be, and what exclusive ownership needs beyond that.
 
 use crate::config::SyncInterval;
-use crate::connection::{BucketConnection, ServerVersion};
+use crate::connection::{BucketConnection, BucketState, ServerVersion};
 use crate::error::{Failure, NatsResult};
 use crate::jetstream::{self, StreamInfo, StreamSettings};
 use crate::names::Bucket;
@@ -10,14 +10,6 @@ use crate::names::Bucket;
 const EXCLUSIVE_LEAST: ServerVersion = ServerVersion(2, 12, 3);
 /// The replicas of a bucket that is made in a cluster.
 const REPLICAS_DEFAULT: usize = 3;
-
-/// The bucket as it was described.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct BucketState {
-    /// When its stream was made.
-    pub(crate) created: String,
-    pub(crate) is_clustered: bool,
-}
 
 /// The bucket, made if there is none, if it is what it must be.
 pub(crate) async fn ensure(

@@ -7,10 +7,10 @@ use shardwise_discovery::silence::Burial;
 
 use crate::client::bounded;
 use crate::error::NatsResult;
+use crate::handle::BucketHandle;
 use crate::jetstream::CasOutcome;
 use crate::messages::StoredBeat;
 use crate::mirror::OldMarker;
-use crate::registrar::BucketHandle;
 
 /// What stands at the subject of a member's beats after a burial was tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

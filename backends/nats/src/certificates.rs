@@ -2,7 +2,8 @@
 //! seems to be over, and hangs up: what is written then may fail before that is read. So another handshake is made, after which nothing is
 //! written.
 
-use std::io::ErrorKind;
+use std::error::Error as _;
+use std::io::{self, ErrorKind};
 use std::time::Duration;
 
 use async_nats::ConnectError;
@@ -10,7 +11,6 @@ use shardwise_discovery::tls::{ConnectFailure, connect_tcp, connect_tls};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::time::timeout;
 
-use crate::connection::io_of;
 use crate::dial::DialSettings;
 
 /// How long a server may take for a handshake and for what it has against the certificate.
@@ -24,6 +24,11 @@ const GREETING_BYTES_MAX: u64 = 65_536;
 pub(crate) fn may_be_refused(error: &ConnectError) -> bool {
     let hung_up = [ErrorKind::ConnectionReset, ErrorKind::ConnectionAborted, ErrorKind::BrokenPipe, ErrorKind::UnexpectedEof];
     io_of(error).is_some_and(|io| hung_up.contains(&io.kind()))
+}
+
+/// The failure of the connection itself.
+pub(crate) fn io_of(error: &ConnectError) -> Option<&io::Error> {
+    error.source().and_then(|source| source.downcast_ref())
 }
 
 /// What the first server that refuses this client's certificate, or the lack of one, says.

@@ -8,15 +8,15 @@ use shardwise_discovery::Clock;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
-use crate::bucket::{self, BucketOrigin, BucketState};
+use crate::bucket::{self, BucketOrigin};
 use crate::config::{NatsBackendConfig, SyncInterval, URLS_MAX};
-use crate::connection::BucketConnection;
+use crate::connection::{BucketConnection, BucketState};
 use crate::dial::DialSettings;
 use crate::error::{Failure, NatsResult};
 use crate::history::{BeforeRequest, StreamHistory};
 use crate::jetstream::{self, CasOutcome, LastMessage};
 use crate::names::Bucket;
-use crate::status::StatusKeys;
+use crate::status_keys::StatusKeys;
 
 /// How long one call may take in all.
 pub(crate) const CALL_LIMIT: Duration = Duration::from_secs(10);

@@ -1,7 +1,6 @@
 //! One connection to NATS. The client's automatic reconnection is not used: it would send requests that had waited on the broken
 //! connection, long after their callers gave them up.
 
-use std::error::Error as _;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,11 +19,10 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::answers::AnswerLog;
-use crate::bucket::BucketState;
+use crate::api_errors::says_unready;
 use crate::certificates;
 use crate::dial::DialSettings;
 use crate::error::{Failure, NatsResult};
-use crate::jetstream::says_unready;
 use crate::refusals::{AwaitedRefusal, RefusalLog};
 
 /// How long an answer may take. An election of a stream's leader takes 4 to 9 s, and is a failure that passes.
@@ -54,6 +52,14 @@ impl ServerVersion {
         let old = || Failure::OldServer { version: one_line(text) };
         Self::read(text).filter(|version| *version >= SERVER_LEAST).ok_or_else(old)
     }
+}
+
+/// The bucket as it was described.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct BucketState {
+    /// When its stream was made.
+    pub(crate) created: String,
+    pub(crate) is_clustered: bool,
 }
 
 /// A connection that works, or has worked.
@@ -240,18 +246,13 @@ fn unconnected(error: &ConnectError) -> Failure {
         ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication => Failure::Credentials,
         ConnectErrorKind::Tls => Failure::Tls { why },
         // What rustls refuses arrives as an error of the connection.
-        ConnectErrorKind::Io => match io_of(error).map(|io| (io.kind(), ConnectFailure::of_io(io))) {
+        ConnectErrorKind::Io => match certificates::io_of(error).map(|io| (io.kind(), ConnectFailure::of_io(io))) {
             Some((_, ConnectFailure::ClientCertificate(why))) => Failure::ClientCertificate { why },
             Some((io::ErrorKind::InvalidData, _)) => Failure::Tls { why },
             _ => Failure::Unreachable { why },
         },
         _ => Failure::Unreachable { why },
     }
-}
-
-/// The failure of the connection itself.
-pub(crate) fn io_of(error: &ConnectError) -> Option<&io::Error> {
-    error.source().and_then(|source| source.downcast_ref())
 }
 
 fn unanswered(error: &RequestError) -> Failure {

@@ -3,15 +3,13 @@
 use std::sync::Arc;
 
 use shardwise_core::{GroupName, Moment, View};
-use shardwise_discovery::feeds::{
-    FeedLimits, Hub, NoReading, Observatory, ObservedPart, ObservedReader, ObservedState, READING_LIMIT, Watched, follow,
-};
+use shardwise_discovery::feeds::{FeedLimits, Hub, Observatory, ObservedPart, ObservedReader, Watched, follow};
 use shardwise_discovery::{ClaimTable, Error};
 use tokio::sync::watch::Receiver;
 
-use crate::error::{Failure, NatsResult};
+use crate::error::Failure;
 use crate::groups::{ReadGroup, ReadingInterest};
-use crate::registrar::BucketHandle;
+use crate::handle::BucketHandle;
 
 /// The most watches of members, and as many of claims, that one [`NatsBackend`](crate::NatsBackend) and its clones serve at a time.
 pub const WATCHERS_MAX: usize = 16_384;
@@ -35,46 +33,6 @@ where
 {
     let (clock, handle) = (handle.client.clock.clone(), Arc::clone(handle));
     Hub::new(clock, LIMITS, move |feed| follow(ObservedReader::new(BucketReading { handle: Arc::clone(&handle), claims }), feed))
-}
-
-/// Waits until the group is proven as of that moment, and answers what was read.
-pub(crate) async fn read_as_of(interest: &ReadingInterest, asked: Moment) -> NatsResult<ReadGroup> {
-    let mut states = interest.group.shown.subscribe();
-    interest.group.want_proof(asked);
-    shardwise_discovery::feeds::read_as_of(&mut states, asked, |read| read.view.is_some()).await
-}
-
-impl ObservedState for ReadGroup {
-    type Failure = Failure;
-
-    fn proven(&self) -> Moment {
-        self.proven
-    }
-
-    fn failure(&self) -> Option<&(Failure, Moment)> {
-        self.failure.as_ref()
-    }
-}
-
-impl ObservedPart<View> for ReadGroup {
-    fn part(&self) -> Option<&Arc<View>> {
-        self.view.as_ref()
-    }
-}
-
-impl ObservedPart<ClaimTable> for ReadGroup {
-    fn part(&self) -> Option<&Arc<ClaimTable>> {
-        self.claims.as_ref()
-    }
-}
-
-impl From<NoReading> for Failure {
-    fn from(none: NoReading) -> Self {
-        match none {
-            NoReading::Ended => Self::ShuttingDown,
-            NoReading::TimedOut => Self::TimedOut { after: READING_LIMIT },
-        }
-    }
 }
 
 /// Readings of members, or also of claims.

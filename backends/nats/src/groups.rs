@@ -29,7 +29,7 @@ pub(crate) struct BucketGroup {
     pub(crate) shown: watch::Sender<ReadGroup>,
     wake: Notify,
     needs: Mutex<BucketNeeds>,
-    pub(crate) writes: GroupWrites,
+    pub(crate) writes: Arc<GroupWrites>,
 }
 
 /// What was read last.
@@ -172,8 +172,13 @@ impl BucketGroups {
         }
     }
 
-    pub(crate) fn find(&self, name: &GroupName) -> Option<Arc<BucketGroup>> {
+    fn find(&self, name: &GroupName) -> Option<Arc<BucketGroup>> {
         self.by_name().get(name).map(Arc::clone)
+    }
+
+    /// How this process's writes to the group go; `None`: it does not read the group.
+    pub(crate) fn writes(&self, name: &GroupName) -> Option<Arc<GroupWrites>> {
+        self.find(name).map(|group| Arc::clone(&group.writes))
     }
 
     /// Takes the group out if nothing needs it. Later needs make another one.
@@ -205,7 +210,7 @@ fn remove(groups: &mut HashMap<GroupName, Arc<BucketGroup>>, group: &Arc<BucketG
 
 impl BucketGroup {
     pub(crate) fn new(name: GroupName) -> Self {
-        let (wake, needs, writes) = (Notify::new(), Mutex::default(), GroupWrites::default());
+        let (wake, needs, writes) = (Notify::new(), Mutex::default(), Arc::default());
         Self { name, shown: watch::Sender::new(ReadGroup::default()), wake, needs, writes }
     }
 

@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde_json::json;
 use shardwise_discovery::one_line;
 
+use crate::api_errors::{ApiError, ErrorPart, code};
 use crate::connection::BucketConnection;
 use crate::error::{Failure, NatsResult};
 use crate::names::Bucket;
@@ -22,44 +23,6 @@ const EXPECTED_SEQUENCE: &str = "Nats-Expected-Last-Subject-Sequence";
 const EXPECTED_STREAM: &str = "Nats-Expected-Stream";
 /// With this header the tools of NATS take an empty message for a key that is gone.
 const OPERATION: &str = "KV-Operation";
-
-/// JetStream's numbers of errors.
-mod code {
-    pub(super) const NO_RESOURCES: [u32; 4] = [10_002, 10_023, 10_028, 10_047];
-    pub(super) const NO_PEERS: u32 = 10_005;
-    pub(super) const CLUSTER_NOT_READY: [u32; 3] = [10_008, 10_009, 10_118];
-    pub(super) const NOT_ENABLED: [u32; 2] = [10_039, 10_076];
-    pub(super) const NO_MESSAGE: u32 = 10_037;
-    pub(super) const STREAM_IN_USE: u32 = 10_058;
-    pub(super) const STREAM_NOT_FOUND: u32 = 10_059;
-    pub(super) const WRONG_LAST_SEQUENCE: [u32; 2] = [10_071, 10_164];
-    pub(super) const STORE_FAILED: u32 = 10_077;
-}
-
-#[derive(Debug, Deserialize)]
-struct ApiError {
-    #[serde(default)]
-    code: u16,
-    #[serde(default)]
-    err_code: u32,
-    #[serde(default)]
-    description: String,
-}
-
-impl ApiError {
-    fn failure(&self) -> Failure {
-        let why = one_line(&format!("{} ({})", self.description, self.err_code));
-        match self.err_code {
-            of if code::NOT_ENABLED.contains(&of) => Failure::NoJetStream,
-            of if code::CLUSTER_NOT_READY.contains(&of) => Failure::NotReady { why },
-            of if code::NO_RESOURCES.contains(&of) || of == code::STORE_FAILED => Failure::Full { why },
-            code::STREAM_NOT_FOUND => Failure::NotReady { why: "the bucket is gone, and is looked for again".into() },
-            // What a server cannot do at present.
-            _ if self.code == 503 => Failure::NotReady { why },
-            _ => Failure::Refused { why },
-        }
-    }
-}
 
 /// How a stream is set up, and its state, as far as it matters here.
 #[derive(Debug, Clone, Deserialize)]
@@ -128,18 +91,6 @@ pub(crate) enum CasOutcome {
     Written(u64),
     /// Another message stands there than was expected.
     Refused,
-}
-
-/// The part of any answer that says what is wrong.
-#[derive(Deserialize)]
-struct ErrorPart {
-    error: Option<ApiError>,
-}
-
-/// Whether the server says that the request cannot be answered at present, as one does that knows no leader.
-pub(crate) fn says_unready(answer: &[u8]) -> bool {
-    let read = serde_json::from_slice(answer);
-    matches!(read, Ok(ErrorPart { error: Some(error) }) if code::CLUSTER_NOT_READY.contains(&error.err_code))
 }
 
 async fn call<T: for<'a> Deserialize<'a>>(connection: &BucketConnection, subject: String, body: String) -> NatsResult<Result<T, ApiError>> {
@@ -305,14 +256,6 @@ mod tests {
         ] {
             let failure = acknowledged(text.as_bytes()).unwrap_err();
             assert_eq!(failure.is_passing(), passes, "{failure}");
-        }
-    }
-
-    #[test]
-    fn only_an_answer_that_nobody_can_answer_is_none() {
-        assert!(says_unready(br#"{"type":"x","error":{"code":503,"err_code":10008,"description":"not available"}}"#));
-        for text in [r#"{"error":{"code":404,"err_code":10059}}"#, r#"{"seq":7}"#, "x"] {
-            assert!(!says_unready(text.as_bytes()), "{text}");
         }
     }
 

@@ -9,10 +9,10 @@ use shardwise_discovery::{Note, Notes, Result, WriteOutcome, check_note, one_lin
 use crate::NatsBackend;
 use crate::client::bounded;
 use crate::error::{Failure, NatsResult};
-use crate::feeds::read_as_of;
+use crate::handle::BucketHandle;
 use crate::jetstream::CasOutcome;
 use crate::messages::note_text;
-use crate::registrar::BucketHandle;
+use crate::readings::read_as_of;
 
 /// No stream has this many messages, and the server cannot read a higher number.
 const SEQUENCE_MAX: u64 = i64::MAX.unsigned_abs();

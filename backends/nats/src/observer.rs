@@ -25,9 +25,9 @@ use crate::client::bounded;
 use crate::consumer::PushConsumer;
 use crate::error::{Failure, NatsResult};
 use crate::groups::{BucketGroup, ReadingNeeds};
+use crate::handle::BucketHandle;
 use crate::mirror::{BucketChange, BucketMirror, OldMarker};
 use crate::names::GroupSubjects;
-use crate::registrar::BucketHandle;
 use crate::status::{ForeignFollower, ForeignReading};
 
 /// First and longest pause between two attempts to list a group, and the share of its shortest TTL that a pause has at most.

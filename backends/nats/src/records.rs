@@ -6,9 +6,9 @@ use shardwise_core::{GroupName, InstanceId};
 use shardwise_discovery::RecordId;
 
 use crate::error::{Failure, NatsResult};
+use crate::handle::{BucketHandle, TRIES, lost};
 use crate::jetstream::{CasOutcome, LastMessage};
 use crate::messages::{self, LifeBeat, RecordText, StoredMember};
-use crate::registrar::{BucketHandle, TRIES, lost};
 
 /// What stands at a member's record.
 enum RecordPlace {

@@ -5,85 +5,32 @@
 //! beat and goes after the tombstone. A process that is stopped in between leaves a record without a life, which an observer
 //! deletes.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use shardwise_core::{GroupName, InstanceId, Member, Moment};
-use shardwise_discovery::{Error, Grant, Record, RecordId, Registration, UsedStores, ViewSnapshot};
+use shardwise_core::{GroupName, Member, Moment};
+use shardwise_discovery::{Grant, Record, RecordId, Registration, ViewSnapshot};
 
-use crate::backend::{RECORD_BYTES_MAX, TTL_LEAST};
-use crate::client::{Client, bounded};
+use crate::client::bounded;
 use crate::error::{Failure, NatsResult};
-use crate::feeds;
-use crate::groups::{AwaitedLife, BucketGroup, BucketGroups, ReadingInterest};
+use crate::groups::AwaitedLife;
+use crate::handle::{BucketHandle, OwnBeat, TRIES, is_own, lost};
 use crate::jetstream::CasOutcome;
 use crate::messages::{self, LifeBeat, StoredBeat};
-use crate::observer;
+use crate::readings::read_as_of;
 use crate::writes::WriteUnderWay;
 
-/// How often a write is tried again where another one came first.
-pub(crate) const TRIES: usize = 16;
-
-/// What all handles of a backend share.
-pub(crate) struct BucketHandle {
-    pub(crate) client: Client,
-    pub(crate) groups: BucketGroups,
-    pub(crate) stores: UsedStores,
-    own: Mutex<HashMap<RecordId, OwnBeat>>,
-}
-
-/// The last beat that this process wrote for a member.
-#[derive(Debug, Clone, Copy)]
-struct OwnBeat {
-    era: u64,
-    life: u64,
-    sequence: u64,
-}
+/// The most bytes one record may have as JSON.
+pub const RECORD_BYTES_MAX: usize = 65_536;
+/// The shortest TTL; shorter requests get this one.
+pub const TTL_LEAST: Duration = Duration::from_secs(1);
 
 impl BucketHandle {
-    pub(crate) fn new(client: Client) -> Self {
-        Self { client, groups: BucketGroups::default(), stores: UsedStores::default(), own: Mutex::default() }
-    }
-
-    pub(crate) fn during(&self, operation: &'static str) -> impl Fn(Failure) -> Error {
-        move |failure| failure.during(self.client.place(), operation)
-    }
-
-    fn own(&self) -> MutexGuard<'_, HashMap<RecordId, OwnBeat>> {
-        // Nothing under this lock can panic halfway through a change.
-        self.own.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn start(self: &Arc<Self>, group: Arc<BucketGroup>) {
-        observer::start(self, group);
-    }
-
-    /// A watch reads the group for as long as it keeps the answer.
-    pub(crate) fn interest(self: &Arc<Self>, group: &GroupName, claims: bool) -> ReadingInterest {
-        self.groups.read(group, claims, |group| self.start(group))
-    }
-
-    /// The last message of the member's beats.
-    pub(crate) async fn stored_beat(&self, group: &GroupName, id: &InstanceId) -> NatsResult<Option<StoredBeat>> {
-        let subject = self.client.bucket.group(group).beat(id);
-        let Some(message) = self.client.last(&subject).await? else { return Ok(None) };
-        StoredBeat::read(message.sequence, &message.payload).map(Some).map_err(|why| Failure::Unreadable { subject, why })
-    }
-
-    /// The beat of this very life of the member, while it renews; with the sequence.
-    pub(crate) async fn living(&self, record_id: &RecordId) -> NatsResult<(u64, LifeBeat)> {
-        match self.stored_beat(&record_id.group, &record_id.instance_id).await? {
-            Some(StoredBeat::Living { sequence, beat }) if is_own(&beat, record_id) && !beat.is_away => Ok((sequence, beat)),
-            _ => Err(lost(record_id)),
-        }
-    }
-
     pub(crate) async fn register(self: &Arc<Self>, registration: &Registration) -> NatsResult<Grant> {
         let (record, record_id) = (encode(&registration.member)?, registration.record_id());
         let ttl = registration.ttl.max(TTL_LEAST);
         let registered = bounded(async {
-            let under_way = WriteUnderWay::of(self.groups.find(&record_id.group));
+            let under_way = WriteUnderWay::of(self.groups.writes(&record_id.group));
             self.client.warn_of_short_ttl(ttl).await;
             let begun = self.begin_life(&record_id, ttl).await;
             // Refused is answered too.
@@ -148,7 +95,7 @@ impl BucketHandle {
     }
 
     pub(crate) async fn renew(self: &Arc<Self>, record_id: &RecordId, ttl: Duration) -> NatsResult<Grant> {
-        let under_way = WriteUnderWay::of(self.groups.find(&record_id.group));
+        let under_way = WriteUnderWay::of(self.groups.writes(&record_id.group));
         let renewed = bounded(self.try_renew(record_id, ttl.max(TTL_LEAST))).await;
         if !matches!(&renewed, Err(failure) if failure.is_passing()) {
             under_way.answered();
@@ -186,18 +133,6 @@ impl BucketHandle {
             last = None;
         }
         Err(Failure::Contended)
-    }
-
-    /// Whether what stands at the subject of a member's beats shows that its life in this process is over. One that registers just now has
-    /// a newer beat than what was read.
-    pub(crate) fn is_over(&self, record_id: &RecordId, there: &StoredBeat) -> bool {
-        let is_alive = there.renewing().is_some_and(|beat| is_own(beat, record_id));
-        !is_alive && self.own().get(record_id).is_none_or(|own| own.sequence < there.sequence())
-    }
-
-    pub(crate) fn forget(&self, record_id: &RecordId) {
-        self.own().remove(record_id);
-        self.groups.left(record_id);
     }
 
     pub(crate) async fn update(&self, registration: &Registration) -> NatsResult<()> {
@@ -267,7 +202,7 @@ impl BucketHandle {
 
     pub(crate) async fn members(self: &Arc<Self>, group: &GroupName) -> NatsResult<ViewSnapshot> {
         let interest = self.interest(group, false);
-        let read = feeds::read_as_of(&interest, self.client.clock.now()).await?;
+        let read = read_as_of(&interest, self.client.clock.now()).await?;
         let view = read.view.ok_or(Failure::Missed)?;
         Ok(ViewSnapshot { view, proven: read.proven })
     }
@@ -275,12 +210,4 @@ impl BucketHandle {
 
 fn encode(member: &Member) -> NatsResult<String> {
     Record::encode_within(RECORD_BYTES_MAX, member).map_err(Failure::Unwritable)
-}
-
-fn is_own(beat: &LifeBeat, record_id: &RecordId) -> bool {
-    beat.incarnation == record_id.incarnation
-}
-
-pub(crate) fn lost(record_id: &RecordId) -> Failure {
-    Failure::Lost { instance_id: record_id.instance_id.clone() }
 }

@@ -18,9 +18,9 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::client::{Client, bounded};
 use crate::consumer::{PushConsumer, StreamDelivery};
 use crate::error::{Failure, NatsResult};
+use crate::handle::BucketHandle;
 use crate::jetstream::{self, PresentSubjects};
-use crate::names::Bucket;
-use crate::registrar::BucketHandle;
+use crate::status_keys::StatusKeys;
 
 /// How often the bucket is compared with what was followed.
 const COMPARE_EVERY: Duration = Duration::from_secs(1);
@@ -32,33 +32,6 @@ const RETRY_LONGEST: Duration = Duration::from_secs(5);
 const REPAIR_PAUSE: Duration = Duration::from_secs(5);
 /// How many messages are taken before anything else is done.
 const DRAIN_MAX: usize = 1_024;
-
-/// Where the other fleet's keys are.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct StatusKeys {
-    bucket: Bucket,
-    /// The subjects of the keys that stand for workers.
-    filter: String,
-}
-
-impl StatusKeys {
-    /// The keys of `bucket` that match `keys`: parts separated by dots, where `*` is any part and `>` all further ones.
-    pub(crate) fn new(bucket: &str, keys: &str) -> NatsResult<Self> {
-        let bucket = Bucket::of_setting("status_bucket", bucket)?;
-        let parts: Vec<_> = keys.split('.').collect();
-        let is_plain = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'*' | b'>'));
-        let is_part = |(at, part): (usize, &&str)| is_plain(part) || *part == "*" || (*part == ">" && at + 1 == parts.len());
-        if !parts.iter().enumerate().all(is_part) {
-            let why = format!("is {keys:?}; write parts separated by dots, such as \"workers.*\", or \">\" for all keys");
-            return Err(Failure::Setting { setting: "status_keys", why });
-        }
-        Ok(Self { filter: format!("$KV.{}.{keys}", bucket.name()), bucket })
-    }
-
-    pub(crate) const fn bucket(&self) -> &Bucket {
-        &self.bucket
-    }
-}
 
 /// What was read last.
 #[derive(Debug, Clone, Default)]
@@ -134,7 +107,7 @@ async fn follow(handle: Weak<BucketHandle>, keys: StatusKeys, shown: watch::Send
                 }
             }
             Err(failure) => {
-                tracing::debug!(bucket = reader.keys.bucket.name(), %failure, "the keys of another fleet cannot be read");
+                tracing::debug!(bucket = reader.keys.bucket().name(), %failure, "the keys of another fleet cannot be read");
                 reader.consumer = None;
                 let pause = if failure.is_passing() { backoff.fail() } else { REPAIR_PAUSE };
                 shown.send_modify(|reading| reading.failure = Some(failure));
@@ -181,7 +154,7 @@ impl StatusReader {
 
     /// Makes a consumer and takes everything that is there. The bucket is the other fleet's, and is never made here.
     async fn open(&mut self, client: &Client) -> NatsResult<()> {
-        let StatusKeys { bucket, filter } = &self.keys;
+        let (bucket, filter) = (self.keys.bucket(), self.keys.filter());
         let listed = bounded(async {
             let connection = client.connection().await?;
             if jetstream::stream_info(&connection, bucket).await?.is_none() {
@@ -203,7 +176,7 @@ impl StatusReader {
 
     async fn compare(&mut self, client: &Client) -> NatsResult<Moment> {
         let started = client.clock.now();
-        let StatusKeys { bucket, filter } = &self.keys;
+        let (bucket, filter) = (self.keys.bucket(), self.keys.filter());
         let present = bounded(async {
             let connection = client.connection().await?;
             jetstream::present_subjects(&connection, bucket, filter).await
@@ -287,19 +260,6 @@ mod tests {
         let subjects = [("$KV.status.eu.b".to_owned(), 1)].into();
         mirror.compare(&PresentSubjects { last_sequence: 2, subjects });
         assert_eq!(ids(&mirror), ["b"], "a has expired, and the second b was written later");
-    }
-
-    #[test]
-    fn keys_are_named_by_a_bucket_and_a_filter() {
-        let filter = |keys| StatusKeys::new("status", keys).map(|keys| keys.filter).map_err(|failure| failure.to_string());
-        for (keys, expected) in [(">", "$KV.status.>"), ("workers.*", "$KV.status.workers.*"), ("*.eu.>", "$KV.status.*.eu.>")] {
-            assert_eq!(filter(keys).as_deref(), Ok(expected));
-        }
-        for wrong in ["", ".", "a.", "a b", ">.a", "a*", "a>", "ü"] {
-            assert!(filter(wrong).unwrap_err().starts_with("discovery.nats.status_keys is "), "{wrong}");
-        }
-        let said = StatusKeys::new("a.b", ">").unwrap_err().to_string();
-        assert!(said.starts_with("discovery.nats.status_bucket is \"a.b\""), "{said}");
     }
 
     #[test]

@@ -5,8 +5,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use shardwise_core::Moment;
 
-use crate::groups::BucketGroup;
-
 /// How many answered writes wait for their return. Older ones say less than newer ones.
 const WRITES_MAX: usize = 64;
 
@@ -72,12 +70,12 @@ impl GroupWrites {
 }
 
 /// A write whose failure or success says whether the stream takes writes. Unless it is answered, it counts as interrupted.
-pub(crate) struct WriteUnderWay(Option<Arc<BucketGroup>>);
+pub(crate) struct WriteUnderWay(Option<Arc<GroupWrites>>);
 
 impl WriteUnderWay {
-    /// A write to that group; `None`: this process does not read it.
-    pub(crate) fn of(group: Option<Arc<BucketGroup>>) -> Self {
-        Self(group)
+    /// A write to the group of those; `None`: this process does not read the group.
+    pub(crate) fn of(writes: Option<Arc<GroupWrites>>) -> Self {
+        Self(writes)
     }
 
     /// The server answered, whatever it said.
@@ -88,33 +86,30 @@ impl WriteUnderWay {
 
 impl Drop for WriteUnderWay {
     fn drop(&mut self) {
-        if let Some(group) = &self.0 {
-            group.writes.interrupt();
+        if let Some(writes) = &self.0 {
+            writes.interrupt();
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use shardwise_core::GroupName;
-
     use super::*;
 
     #[test]
     fn a_write_that_came_back_proves_and_one_that_was_given_up_interrupts() {
-        let group = Arc::new(BucketGroup::new(GroupName::new("g").unwrap()));
+        let writes = Arc::new(GroupWrites::default());
         let at = Moment::from_nanos;
-        group.wrote(at(10), 5);
-        group.wrote(at(9), 6);
-        let writes = &group.writes;
+        writes.answer(at(10), 5);
+        writes.answer(at(9), 6);
         assert_eq!((writes.returned(4), writes.returned(5), writes.answered()), (None, Some(at(10)), at(10)));
         assert_eq!((writes.returned(9), writes.returned(9)), (Some(at(9)), None));
-        WriteUnderWay::of(Some(Arc::clone(&group))).answered();
+        WriteUnderWay::of(Some(Arc::clone(&writes))).answered();
         assert_eq!(writes.interrupted(), 0);
-        drop(WriteUnderWay::of(Some(Arc::clone(&group))));
+        drop(WriteUnderWay::of(Some(Arc::clone(&writes))));
         assert_eq!(writes.interrupted(), 1);
         for n in 0..200 {
-            group.wrote(at(n), 100 + n);
+            writes.answer(at(n), 100 + n);
         }
         assert_eq!(writes.log().pending.len(), WRITES_MAX);
     }

@@ -19,11 +19,6 @@ use crate::init;
 use crate::shared::Shared;
 use crate::sql::Schema;
 
-/// The most bytes one record may have as JSON.
-pub const RECORD_BYTES_MAX: usize = 65_536;
-/// The shortest TTL; shorter requests get this one.
-pub const TTL_LEAST: Duration = Duration::from_secs(1);
-
 /// How much later than its TTL a silent member may leave the view: its last renewal is seen within a look, and a busy machine.
 const MARGIN: Duration = Duration::from_secs(1);
 

@@ -161,7 +161,7 @@ impl Client {
 
     async fn check(&self) -> PgResult<()> {
         let found = read_version(&self.exchange(CallTurn::Quick, version(&self.schema)).await?)?;
-        if found == SCHEMA_VERSION { Ok(()) } else { Err(Failure::OtherVersion { found }) }
+        if found == SCHEMA_VERSION { Ok(()) } else { Err(Failure::OtherVersion { found, known: SCHEMA_VERSION }) }
     }
 
     async fn exchange(&self, turn: CallTurn, sql: String) -> PgResult<Answers> {

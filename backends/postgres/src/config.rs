@@ -1,16 +1,12 @@
 //! The backend's settings, checked before the database is contacted.
 
 use std::fmt;
-use std::sync::Arc;
 
-use futures::future::BoxFuture;
 use secrecy::{ExposeSecret, SecretString};
 use shardwise_discovery::postgres::connect_options;
-use shardwise_discovery::settings::{BackendKey, BackendKind, BackendSettings, BackendShape, FileTwin, without_secrets};
-use shardwise_discovery::{Clock, Discovery};
+use shardwise_discovery::settings::without_secrets;
 use sqlx::postgres::PgConnectOptions;
 
-use crate::PostgresBackend;
 use crate::error::{Failure, PgResult};
 
 /// The schema unless another one is set.
@@ -19,41 +15,6 @@ pub const SCHEMA_DEFAULT: &str = "shardwise";
 const APPLICATION_NAME: &str = "shardwise";
 /// What may stand behind the `?` of the address.
 const PARAMETERS: [&str; 6] = ["sslmode", "sslrootcert", "sslcert", "sslkey", "application_name", "host"];
-
-/// `discovery.backend = "postgres"`.
-pub const BACKEND: BackendKind = BackendKind { name: "postgres", keys: KEYS, claims_share: 1, open, init: Some(init) };
-
-const KEYS: &[BackendKey] = &[
-    BackendKey::new("url", BackendShape::Text, "the database, as postgres://user@host:5432/database?sslmode=verify-full").of_server(),
-    BackendKey::new("password", BackendShape::Secret, "the user's password").or_file(FileTwin {
-        name: "password_file",
-        variable: None,
-        why: "a file with the user's password, instead of password",
-    }),
-    BackendKey::new("schema", BackendShape::Text, "the schema with shardwise's tables, which `shardwise backend init` makes")
-        .or(SCHEMA_DEFAULT),
-];
-
-fn open(settings: &BackendSettings, clock: &Clock) -> shardwise_discovery::Result<Arc<dyn Discovery>> {
-    Ok(Arc::new(PostgresBackend::open(&config_of(settings)?, clock.clone())?))
-}
-
-fn init(settings: &BackendSettings) -> BoxFuture<'static, shardwise_discovery::Result<String>> {
-    let config = config_of(settings);
-    Box::pin(async move { PostgresBackend::init(&config?).await })
-}
-
-fn config_of(settings: &BackendSettings) -> shardwise_discovery::Result<PostgresBackendConfig> {
-    let missing = || {
-        let why = "discovery.postgres.url is missing; set it to postgres://user@host:5432/database";
-        shardwise_discovery::Error::new(shardwise_discovery::ErrorKind::Misconfigured, "open", why)
-    };
-    Ok(PostgresBackendConfig {
-        url: settings.text("url").ok_or_else(missing)?.into(),
-        password: settings.secret("password").cloned(),
-        schema: settings.text("schema").unwrap_or(SCHEMA_DEFAULT).to_owned(),
-    })
-}
 
 /// Which database, who asks, and where the tables are. Its `Debug` shows no password.
 #[derive(Clone)]
@@ -100,7 +61,10 @@ impl fmt::Debug for PostgresBackendConfig {
 
 #[cfg(test)]
 mod tests {
+    use shardwise_discovery::Clock;
+
     use super::*;
+    use crate::PostgresBackend;
 
     #[test]
     fn what_is_no_address_is_refused_by_name_without_repeating_it() {
@@ -135,11 +99,5 @@ mod tests {
         let named = PostgresBackendConfig::new("postgres://me@h:1/app?application_name=orders").options().unwrap();
         assert_eq!(named.get_application_name(), Some("orders"));
         assert_eq!(named.get_options(), None);
-    }
-
-    #[test]
-    fn the_settings_name_what_is_missing() {
-        let error = (BACKEND.open)(&BackendSettings::new(), &Clock::system()).map(drop).unwrap_err();
-        assert_eq!(error.to_string(), "open: discovery.postgres.url is missing; set it to postgres://user@host:5432/database");
     }
 }

@@ -8,8 +8,6 @@ use shardwise_discovery::postgres::{ConnectFault, connect_fault};
 use shardwise_discovery::{Error, ErrorKind, RecordWriteError, one_line};
 use sqlx::error::DatabaseError;
 
-use crate::sql::schema::SCHEMA_VERSION;
-
 pub(crate) type PgResult<T> = Result<T, Failure>;
 
 /// Each message is one line: what is wrong, which setting it concerns, and what to do. [`Context::during`] names the database.
@@ -39,8 +37,8 @@ pub(crate) enum Failure {
          discovery.postgres.schema"
     )]
     NoTables { schema: String, why: String },
-    #[error("the tables have version {found}, this program knows version {SCHEMA_VERSION}; {}", other_version(.found.cmp(&SCHEMA_VERSION)))]
-    OtherVersion { found: i64 },
+    #[error("the tables have version {found}, this program knows version {known}; {}", other_version(.found.cmp(known)))]
+    OtherVersion { found: i64, known: i64 },
     #[error("the table `store` is empty; run `shardwise backend init` in another schema, and set discovery.postgres.schema to it")]
     Emptied,
     #[error("the server has version {major}; PostgreSQL 13 or newer is needed: upgrade it, or name another one in discovery.postgres.url")]

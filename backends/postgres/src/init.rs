@@ -9,7 +9,7 @@ pub(crate) async fn init(client: &Client) -> PgResult<String> {
     let (name, place) = (client.schema.name(), &client.context.place);
     let found = version(client).await?;
     if let Some(found) = found.filter(|found| *found > SCHEMA_VERSION) {
-        return Err(Failure::OtherVersion { found });
+        return Err(Failure::OtherVersion { found, known: SCHEMA_VERSION });
     }
     if found == Some(SCHEMA_VERSION) {
         return Ok(format!("the tables in the schema {name} of {place} are up to date (version {SCHEMA_VERSION})"));

@@ -1,9 +1,9 @@
 #![doc = include_str!("../docs.md")]
 //!
-//! Inside: `config` has the settings, `client` the connections; all SQL is in `sql`. `backend` is the contract, with the calls of members
-//! in `shared`, `claims` its second part, `notes` its third. `observer` reads a group into `mirror` and buries silent members, `groups`
-//! says what has to be read and why, `feeds` hands what was read to the watches, `listener` hears notifications. `history` notices that the
-//! database was replaced; `calls` numbers calls; `error` has all failures.
+//! Inside: `config` has the settings, `kind` reads them, `client` the connections; all SQL is in `sql`. `backend` is the contract, with the
+//! calls of members in `members`, `claims` its second part, `notes` its third; `shared` is what they and the tasks share. `observer` reads a
+//! group into `mirror` and buries silent members, `groups` says what has to be read and why, `feeds` hands what was read to the watches,
+//! `listener` hears notifications. `history` notices that the database was replaced; `calls` numbers calls; `error` has all failures.
 
 mod answers;
 mod backend;
@@ -19,15 +19,19 @@ pub mod fuzzing;
 mod groups;
 mod history;
 mod init;
+mod kind;
 mod listener;
+mod members;
 mod mirror;
 mod notes;
 mod observer;
 mod shared;
 mod sql;
 
-pub use backend::{PostgresBackend, RECORD_BYTES_MAX, TTL_LEAST};
+pub use backend::PostgresBackend;
 pub use client::CONNECTIONS_MAX;
-pub use config::{BACKEND, PostgresBackendConfig, SCHEMA_DEFAULT};
+pub use config::{PostgresBackendConfig, SCHEMA_DEFAULT};
 pub use feeds::{GROUPS_MAX, WATCHERS_MAX};
+pub use kind::BACKEND;
+pub use members::{RECORD_BYTES_MAX, TTL_LEAST};
 pub use sql::schema::{MIGRATIONS, SCHEMA_VERSION, SchemaMigration};

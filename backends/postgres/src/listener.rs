@@ -4,8 +4,8 @@
 //! it next. So the listener connects with a setting of its own, which a pooler refuses or drops, and sends LISTEN only where the session
 //! has it. Elsewhere looking is all there is.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use sqlx::postgres::{PgListener, PgPoolOptions};
@@ -27,15 +27,6 @@ const PING_LIMIT: Duration = Duration::from_secs(5);
 /// Pause before a lost listener is replaced, and before another one is tried where none works.
 const RECONNECT_PAUSE: Duration = Duration::from_secs(2);
 const POOLER_PAUSE: Duration = Duration::from_mins(10);
-
-/// The state of the process's listener.
-#[derive(Debug, Default)]
-pub(crate) struct Listening {
-    /// A task is there.
-    is_running: Mutex<bool>,
-    /// The log says that no notifications arrive.
-    is_logged: AtomicBool,
-}
 
 /// Starts the listener unless it runs.
 pub(crate) fn start(shared: &Arc<Shared>) {

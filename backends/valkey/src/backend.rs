@@ -16,16 +16,13 @@ use crate::calls::{CallStamp, next_call};
 use crate::client::{Client, MakesGroup};
 use crate::dial::load;
 use crate::error::{Failure, ValkeyResult};
-use crate::foreign::MemberKeys;
 use crate::keys::KeyPrefix;
+use crate::member_keys::MemberKeys;
 use crate::mirror::MemberMirror;
 use crate::reader::{LIMITS, ValkeyReader};
-use crate::records::{decode, encode};
+use crate::records::{TTL_LEAST, decode, encode};
 use crate::scripts::{GroupAnswer, bytes, text};
 use crate::sentinel::ServerLocator;
-
-/// The shortest TTL; shorter requests get this one.
-pub const TTL_LEAST: Duration = Duration::from_secs(1);
 
 /// How much later than its TTL a silent member may leave the view, on a busy machine: the next script buries it, and watches call one when
 /// it is due.

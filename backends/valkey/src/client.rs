@@ -15,8 +15,8 @@ use tokio::time::{Instant, timeout};
 use crate::connection::{LiveConnection, ScriptCall};
 use crate::dial::CONNECT_LIMIT;
 use crate::error::{Failure, ServerContext, ValkeyResult};
-use crate::foreign::MemberKeys;
 use crate::keys::KeyPrefix;
+use crate::member_keys::MemberKeys;
 use crate::scripts::{GroupAnswer, LuaScript, ScriptSet};
 use crate::sentinel::ServerLocator;
 

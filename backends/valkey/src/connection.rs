@@ -3,22 +3,17 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, ProtocolVersion, PushInfo, Value};
 use shardwise_discovery::tls::TlsFiles;
 use shardwise_discovery::valkey::{Login, ValkeyAddress, dial};
-use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::dial::{ServerFacts, TLS_LIMIT, meaning_of};
-use crate::error::{Failure, ServerContext, ValkeyResult};
-use crate::news::{NewsRouter, NewsSubscription};
+use crate::error::{ServerContext, ValkeyResult};
+use crate::news::NewsRouter;
 use crate::scripts::LuaScript;
-
-/// How long subscribing may take.
-const SUBSCRIBE_LIMIT: Duration = Duration::from_secs(3);
 
 pub(crate) struct LiveConnection {
     pub(crate) redis: MultiplexedConnection,
@@ -110,17 +105,5 @@ impl LiveConnection {
             asked.arg(argument);
         }
         asked.query_async(&mut self.redis.clone()).await
-    }
-
-    /// Has messages of that channel delivered from now on.
-    pub(crate) async fn subscribe(self: &Arc<Self>, channel: &str) -> ValkeyResult<NewsSubscription> {
-        let subscribe = async {
-            let _turn = self.subscribing.lock().await;
-            let subscription = NewsSubscription::new(self, channel);
-            self.redis.clone().subscribe(channel).await.map_err(|error| self.context.meaning(&error))?;
-            Ok(subscription)
-        };
-        let late = || Failure::TimedOut { place: self.context.place.clone(), after: SUBSCRIBE_LIMIT };
-        timeout(SUBSCRIBE_LIMIT, subscribe).await.unwrap_or_else(|_| Err(late()))
     }
 }

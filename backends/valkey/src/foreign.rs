@@ -16,6 +16,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::client::Client;
 use crate::connection::LiveConnection;
 use crate::error::{Failure, ValkeyResult};
+use crate::member_keys::MemberKeys;
 use crate::scripts::{bytes, text};
 
 /// The shortest pause between two scans.
@@ -28,70 +29,32 @@ const SCAN_LIMIT: Duration = Duration::from_secs(10);
 const FINDINGS_LAST: Duration = Duration::from_secs(6);
 /// How many keys the server looks at for one call.
 const KEYS_A_CALL: usize = 1_000;
-/// The most bytes of the beginning that the keys share.
-const BEGINNING_BYTES_MAX: usize = 255;
-
-/// What the keys of the other fleet's workers begin with; the rest of a key is the worker's id.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct MemberKeys(String);
-
-impl MemberKeys {
-    /// `own` is the beginning of shardwise's own keys.
-    pub(crate) fn new(beginning: &str, own: &str) -> ValkeyResult<Self> {
-        let refused = |why: &str| Err(Failure::Setting { setting: "member_keys", why: format!("is {beginning:?}: {why}") });
-        match beginning {
-            "" => refused("write what the other fleet's keys begin with, such as \"fleet:member:\""),
-            _ if beginning.len() > BEGINNING_BYTES_MAX => refused("at most 255 bytes are allowed"),
-            _ if own.starts_with(beginning) => refused("the keys of discovery.valkey.prefix begin so too, and they are no workers"),
-            _ => Ok(Self(beginning.to_owned())),
+/// The ids of all keys that are there, in order.
+async fn scan(keys: &MemberKeys, connection: &LiveConnection) -> ValkeyResult<Vec<InstanceId>> {
+    let context = &connection.context;
+    let meaning = |error: RedisError| match context.meaning(&error) {
+        Failure::Forbidden { place, user, why, .. } => {
+            let grant = format!("ACL SETUSER {} +scan", context.username.as_deref().unwrap_or("default"));
+            Failure::Forbidden { place, user, why, grant }
         }
-    }
-
-    /// As a pattern of SCAN.
-    fn pattern(&self) -> String {
-        let mut pattern = String::with_capacity(self.0.len() + 1);
-        for character in self.0.chars() {
-            if "*?[]\\^".contains(character) {
-                pattern.push('\\');
-            }
-            pattern.push(character);
+        other => other,
+    };
+    let strange = || Failure::Refused { place: context.place.clone(), why: "an answer to SCAN has no cursor and keys".into() };
+    let (mut cursor, mut ids) = ("0".to_owned(), BTreeSet::new());
+    loop {
+        let mut asked = redis::cmd("SCAN");
+        asked.arg(&cursor).arg("MATCH").arg(keys.pattern()).arg("COUNT").arg(KEYS_A_CALL);
+        let answer: Value = asked.query_async(&mut connection.redis.clone()).await.map_err(meaning)?;
+        let page = ScanPage::read(answer).ok_or_else(strange)?;
+        ids.extend(page.keys.iter().filter_map(|key| keys.id(key)));
+        if ids.len() > MEMBERS_MAX as usize {
+            let why = format!("is {:?}, and more than {MEMBERS_MAX} keys begin so; name those of workers only", keys.as_str());
+            return Err(Failure::Setting { setting: "member_keys", why });
         }
-        pattern.push('*');
-        pattern
-    }
-
-    fn id(&self, key: &[u8]) -> Option<InstanceId> {
-        let id = key.strip_prefix(self.0.as_bytes())?;
-        InstanceId::new(std::str::from_utf8(id).ok()?).ok()
-    }
-
-    /// The ids of all keys that are there, in order.
-    async fn scan(&self, connection: &LiveConnection) -> ValkeyResult<Vec<InstanceId>> {
-        let context = &connection.context;
-        let meaning = |error: RedisError| match context.meaning(&error) {
-            Failure::Forbidden { place, user, why, .. } => {
-                let grant = format!("ACL SETUSER {} +scan", context.username.as_deref().unwrap_or("default"));
-                Failure::Forbidden { place, user, why, grant }
-            }
-            other => other,
-        };
-        let strange = || Failure::Refused { place: context.place.clone(), why: "an answer to SCAN has no cursor and keys".into() };
-        let (mut cursor, mut ids) = ("0".to_owned(), BTreeSet::new());
-        loop {
-            let mut asked = redis::cmd("SCAN");
-            asked.arg(&cursor).arg("MATCH").arg(self.pattern()).arg("COUNT").arg(KEYS_A_CALL);
-            let answer: Value = asked.query_async(&mut connection.redis.clone()).await.map_err(meaning)?;
-            let page = ScanPage::read(answer).ok_or_else(strange)?;
-            ids.extend(page.keys.iter().filter_map(|key| self.id(key)));
-            if ids.len() > MEMBERS_MAX as usize {
-                let why = format!("is {:?}, and more than {MEMBERS_MAX} keys begin so; name those of workers only", self.0);
-                return Err(Failure::Setting { setting: "member_keys", why });
-            }
-            if page.cursor == "0" {
-                return Ok(ids.into_iter().collect());
-            }
-            cursor = page.cursor;
+        if page.cursor == "0" {
+            return Ok(ids.into_iter().collect());
         }
+        cursor = page.cursor;
     }
 }
 
@@ -117,7 +80,7 @@ impl Client {
         let Some(keys) = &self.member_keys else { return Ok(Arc::default()) };
         let connection = self.connected().await?;
         let late = || Failure::TimedOut { place: connection.context.place.clone(), after: SCAN_LIMIT };
-        let found = timeout(SCAN_LIMIT, keys.scan(&connection)).await.unwrap_or_else(|_| Err(late()));
+        let found = timeout(SCAN_LIMIT, scan(keys, &connection)).await.unwrap_or_else(|_| Err(late()));
         if found.as_ref().is_err_and(Failure::is_of_connection) {
             self.forget(&connection);
         }
@@ -212,20 +175,6 @@ mod tests {
 
     fn bulk(text: &str) -> Value {
         Value::BulkString(text.into())
-    }
-
-    #[test]
-    fn what_follows_the_beginning_is_the_id() {
-        let keys = MemberKeys::new("fleet:[a]*:", "shardwise:").unwrap();
-        assert_eq!(keys.pattern(), "fleet:\\[a\\]\\*:*");
-        assert_eq!(keys.id(b"fleet:[a]*:eu:1").unwrap().as_str(), "eu:1");
-        for other in [&b"fleet:[a]*:"[..], b"fleet:a:1", b"", b"fleet:[a]*:\xff"] {
-            assert_eq!(keys.id(other), None);
-        }
-        for wrong in ["", "shard", "shardwise:", &"x".repeat(256)] {
-            let said = MemberKeys::new(wrong, "shardwise:").unwrap_err().to_string();
-            assert!(said.starts_with("discovery.valkey.member_keys is "), "{said}");
-        }
     }
 
     #[test]

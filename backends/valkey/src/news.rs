@@ -1,21 +1,15 @@
 //! News of groups, as messages of channels: the connection's task hands each to the reader that has subscribed.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use redis::{PushInfo, PushKind};
-use tokio::runtime::Handle;
 use tokio::sync::mpsc;
-use tokio::time::timeout;
 
-use crate::connection::LiveConnection;
 use crate::scripts::bytes;
 
 /// The most messages of one group that may wait for their reader. One that is further behind reads the group anew.
 const WAITING_MAX: usize = 1_024;
-/// How long leaving a channel may take.
-const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Who has subscribed to which channel over one connection.
 #[derive(Debug, Default)]
@@ -57,7 +51,7 @@ impl NewsRouter {
         }
     }
 
-    fn add(&self, channel: &str) -> (u64, mpsc::Receiver<Vec<u8>>) {
+    pub(crate) fn add(&self, channel: &str) -> (u64, mpsc::Receiver<Vec<u8>>) {
         let (sender, receiver) = mpsc::channel(WAITING_MAX);
         let mut table = self.table();
         table.last += 1;
@@ -68,51 +62,15 @@ impl NewsRouter {
         (number, receiver)
     }
 
-    fn remove(&self, channel: &str, number: u64) {
+    pub(crate) fn remove(&self, channel: &str, number: u64) {
         let mut table = self.table();
         if table.readers.get(channel.as_bytes()).is_some_and(|(known, _)| *known == number) {
             table.readers.remove(channel.as_bytes());
         }
     }
 
-    fn is_read(&self, channel: &str) -> bool {
+    pub(crate) fn is_read(&self, channel: &str) -> bool {
         self.table().readers.contains_key(channel.as_bytes())
-    }
-}
-
-/// A reader's subscription. Dropping it leaves the channel.
-pub(crate) struct NewsSubscription {
-    pub(crate) messages: mpsc::Receiver<Vec<u8>>,
-    channel: String,
-    number: u64,
-    connection: Arc<LiveConnection>,
-}
-
-impl NewsSubscription {
-    /// A place for messages; the server is not asked for any yet.
-    pub(crate) fn new(connection: &Arc<LiveConnection>, channel: &str) -> Self {
-        let (number, messages) = connection.router.add(channel);
-        Self { messages, channel: channel.to_owned(), number, connection: Arc::clone(connection) }
-    }
-}
-
-impl Drop for NewsSubscription {
-    fn drop(&mut self) {
-        self.connection.router.remove(&self.channel, self.number);
-        // Without a runtime the connection has no task any more either.
-        let Ok(runtime) = Handle::try_current() else { return };
-        let (connection, channel) = (Arc::clone(&self.connection), std::mem::take(&mut self.channel));
-        runtime.spawn(async move {
-            let leave = async {
-                let _turn = connection.subscribing.lock().await;
-                // Another reader may have come since.
-                if !connection.router.is_read(&channel) {
-                    // If this fails, messages that no reader wants arrive until the connection ends.
-                    let _ = connection.redis.clone().unsubscribe(&channel).await;
-                }
-            };
-            let _ = timeout(LEAVE_LIMIT, leave).await;
-        });
     }
 }
 

@@ -9,14 +9,14 @@ use shardwise_discovery::Result;
 use shardwise_discovery::feeds::{Feed, FeedLimits, GroupReader};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::backend::TTL_LEAST;
 use crate::client::{Client, MakesGroup, read};
 use crate::connection::LiveConnection;
 use crate::error::{Failure, ValkeyResult};
 use crate::foreign::MemberScan;
 use crate::mirror::{MemberMirror, NewsOutcome};
-use crate::news::NewsSubscription;
+use crate::records::TTL_LEAST;
 use crate::scripts::{GroupAnswer, LuaScript};
+use crate::subscription::NewsSubscription;
 
 /// The most watches that one [`ValkeyBackend`](crate::ValkeyBackend) and its clones serve at a time.
 pub const WATCHERS_MAX: usize = 16_384;

@@ -1,5 +1,7 @@
 //! Members as the server keeps them, and back.
 
+use std::time::Duration;
+
 use shardwise_core::{InstanceId, Member};
 use shardwise_discovery::Record;
 
@@ -7,6 +9,8 @@ use crate::error::{Failure, ValkeyResult};
 
 /// The most bytes one record may have as JSON.
 pub const RECORD_BYTES_MAX: usize = 65_536;
+/// The shortest TTL; shorter requests get this one.
+pub const TTL_LEAST: Duration = Duration::from_secs(1);
 /// How many words stand before a record's JSON: see `lua/group.lua`.
 const WORDS: usize = 7;
 

@@ -1,16 +1,15 @@
 //! The command line.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{Args as ClapArgs, Parser, Subcommand};
-use serde::Serialize;
+use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::commands::{backend, demo, init, live, manual, outbox, probe, ring, serve, settings, watch};
+use crate::commands::{backend, block_on, demo, init, live, manual, outbox, probe, ring, serve, settings, watch};
+use crate::common::Common;
 use crate::exit::{CliFailure, Code, Result};
 use crate::features;
-use crate::output::{self, Format};
+use crate::output;
 
 /// Which keys are mine? Consistent-hash sharding for background workers
 #[derive(Debug, Parser)]
@@ -20,6 +19,38 @@ pub(crate) struct Args {
     pub(crate) common: Common,
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+impl Args {
+    pub(crate) fn run(self) -> Result<Code> {
+        let common = self.common;
+        match self.command {
+            Command::Demo(command) => block_on(command.run(&common)),
+            Command::Init(command) => command.run(&common),
+            Command::Settings(command) => command.run(&common),
+            Command::Backend(command) => block_on(command.run(&common)),
+            Command::Watch(command) => block_on(command.run(&common)),
+            Command::ConfirmLoss(command) => block_on(command.run(&common)),
+            Command::EndAbsence(command) => block_on(command.run(&common)),
+            Command::Ring(command) => command.run(&common),
+            Command::Serve(command) => command.run(&common),
+            Command::Probe(command) => command.run(&common),
+            Command::Members(command) => block_on(command.run(&common)),
+            Command::Owner(command) => block_on(command.run(&common)),
+            Command::Explain(command) => block_on(command.run(&common)),
+            Command::Holders(command) => block_on(command.run(&common)),
+            Command::Ask(command) => block_on(command.run(&common)),
+            Command::Route(command) => block_on(command.run(&common)),
+            Command::Routes(command) => block_on(command.run(&common)),
+            Command::Daemons(command) => block_on(command.run(&common)),
+            Command::Rebalances(command) => block_on(command.run(&common)),
+            Command::Drain(command) => block_on(command.run(&common)),
+            Command::Undrain(command) => block_on(command.run(&common)),
+            Command::Completions(command) => command.run(&common, Self::command()),
+            Command::Man(command) => command.run(&common, Self::command()),
+            Command::Outbox(command) => block_on(command.run(&common)),
+        }
+    }
 }
 
 const AFTER_HELP: &str = "\
@@ -34,44 +65,6 @@ Exit codes:
 
 Results go to stdout, everything else to stderr. RUST_LOG=info shows what the workers do.
 Begin with `shardwise demo`, then `shardwise init`.";
-
-const SETTINGS_HELP: &str = "The settings file [default: $SHARDWISE_SETTINGS, else settings.toml]";
-
-/// What every command understands.
-#[derive(Debug, Clone, ClapArgs)]
-pub(crate) struct Common {
-    // Without the backticks that a doc comment would need.
-    #[arg(long, global = true, value_name = "FILE", display_order = 100, help = SETTINGS_HELP)]
-    pub(crate) settings: Option<PathBuf>,
-    /// Print results for people or as JSON
-    #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT", display_order = 101)]
-    pub(crate) output: Format,
-    /// Print JSON: short for --output json
-    #[arg(long, global = true, display_order = 102)]
-    pub(crate) json: bool,
-}
-
-impl Common {
-    /// Fails if a settings file was named for a command that reads none, because it would be ignored silently.
-    pub(crate) fn without_settings(&self, instead: &str) -> Result<()> {
-        match &self.settings {
-            Some(_) => Err(CliFailure::usage(format!("--settings has no use here: {instead}"))),
-            None => Ok(()),
-        }
-    }
-
-    pub(crate) fn format(&self) -> Format {
-        if self.json { Format::Json } else { self.output }
-    }
-
-    /// Prints a result on stdout: as JSON, or as the text for people.
-    pub(crate) fn print(&self, json: &impl Serialize, text: impl FnOnce() -> String) -> Result<()> {
-        match self.format() {
-            Format::Json => output::json_line(json),
-            Format::Human => output::text(&text()),
-        }
-    }
-}
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -164,8 +157,6 @@ fn one_line(paragraphs: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     /// The most columns of the first line of a command or an option.

@@ -3,6 +3,7 @@
 mod args;
 mod colour;
 mod commands;
+mod common;
 mod descriptors;
 mod event_lines;
 mod events;
@@ -28,7 +29,7 @@ fn main() -> ExitCode {
         Err(answer) => return args::answer(&answer),
     };
     let traces = traces::begin(args.command.serves());
-    let result = commands::run(args);
+    let result = args.run();
     status_line::end();
     let code = match result {
         Ok(code) => {

@@ -8,6 +8,7 @@
 use crate::quota::Classes;
 use crate::ring::{self, Point, PointHash};
 use crate::view::MEMBERS_MAX;
+use crate::walk::owners;
 use crate::{InstanceId, PlacementKind, PlacementParams, SlotOwners, View, Weight, hash_bytes, slot_start};
 
 /// The upper bits of a point's hash choose its bucket. Its entry stores the other bits, and the freed bits hold the member's number: an
@@ -106,7 +107,7 @@ impl Circle {
                 Vec::new()
             }
             // More than a view can have, and more than there are numbers.
-            _ if members.len() > MEMBERS_MAX as usize => ring::owners(&members, &self.params, self.hash),
+            _ if members.len() > MEMBERS_MAX as usize => owners(&members, &self.params, self.hash),
             PlacementKind::Ring | PlacementKind::Quota => {
                 self.follow(&members);
                 self.walk(&members)

@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::hex::hex_number;
 use crate::{ClaimName, Incarnation, InstanceId};
 
 /// The fencing token of one acquisition. It rises with every acquisition of a resource and never falls or repeats; epochs of one group
@@ -117,7 +118,9 @@ pub struct Claim {
 
 /// The random id of one store of claims. A wiped or replaced store has another id.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct StoreId(pub(crate) u64);
+pub struct StoreId(u64);
+
+hex_number!(StoreId);
 
 impl StoreId {
     /// Wraps the number that was drawn at random when the store was created.

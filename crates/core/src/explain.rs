@@ -1,7 +1,8 @@
 //! Why a key has its owner, step by step.
 
-use crate::quota::{Classes, TransferredSlot};
+use crate::quota::{Classes, TransferredSlot, WeightClassLoad};
 use crate::ring::{self, PointHash};
+use crate::walk::walk;
 use crate::{InstanceId, ShardKey, SlotOwners, hash_bytes, slot_of, slot_start};
 
 /// A member that the walk for a slot reached.
@@ -19,15 +20,6 @@ pub struct WalkStep {
     pub capacity: u32,
     /// Under `quota` with different weights: the slots of all members of its weight. With their most, all of them are skipped.
     pub together: Option<WeightClassLoad>,
-}
-
-/// The slots of all members of one weight.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WeightClassLoad {
-    /// The slots that they had when this one was placed.
-    pub slots: u32,
-    /// The most slots that they may have.
-    pub most: u32,
 }
 
 /// The way from a key to its owner.
@@ -72,7 +64,7 @@ impl SlotOwners {
     /// Every slot's owner after the walk, and the member that then took `slot` because its weight had too few.
     fn walked(&self, slot: u32, hash: PointHash) -> (Vec<u32>, Option<WalkStep>) {
         let (members, params) = (self.members(), self.params());
-        let (walked, Some(classes)) = ring::walk(members, params, hash) else { return (self.indices().to_vec(), None) };
+        let (walked, Some(classes)) = walk(members, params, hash) else { return (self.indices().to_vec(), None) };
         let capacities = ring::capacities(members, params.slots, params.load_margin);
         let given = classes.clone().fill(members, params, hash, &mut walked.clone());
         let taker = given.iter().position(|given| given.slot == slot).map(|at| {

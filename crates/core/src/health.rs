@@ -1,35 +1,12 @@
 //! The health of the worker that a member speaks for: what its checks say, what the record says of it, and which members are drained for
 //! it.
 
-use serde::{Deserialize, Serialize};
-
-use crate::{InstanceId, MemberState, View};
+use crate::{InstanceId, MemberState, View, WorkerHealth};
 
 /// So many checks that fail in a row mean that the worker does not work; so many that succeed, that it works again.
 pub const CHECKS_IN_A_ROW: u32 = 3;
 /// One check earlier the record says so: when a member decides whether it may drain, it knows who else fails.
 const MARKED_AFTER: u32 = CHECKS_IN_A_ROW - 1;
-
-/// What a record says of a worker that is watched. Without it the worker is not watched, or works. Placement does not read it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum WorkerHealth {
-    /// Its checks fail, since that time in milliseconds since the Unix epoch by its machine's clock, which decides only the order in which
-    /// members drain.
-    Failing(u64),
-    /// It has not been seen yet, or its lease has ended. The record is draining.
-    Absent,
-}
-
-impl WorkerHealth {
-    /// The name in output.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Failing(_) => "failing",
-            Self::Absent => "absent",
-        }
-    }
-}
 
 /// Counts the checks of one worker. It counts as absent until the first check that succeeds.
 #[derive(Debug, Clone, PartialEq, Eq)]

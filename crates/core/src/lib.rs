@@ -19,6 +19,7 @@ mod filter;
 mod fingerprint;
 mod grants;
 mod health;
+mod hex;
 mod holders;
 pub mod holdings;
 mod key;
@@ -37,6 +38,7 @@ mod plan;
 mod policy;
 mod quota;
 mod rebalance;
+mod refusal;
 mod replicas;
 mod ring;
 pub mod routing;
@@ -46,6 +48,7 @@ mod succession;
 mod text;
 mod version;
 mod view;
+mod walk;
 
 pub use backoff::{Backoff, exponential};
 pub use causes::write_with_causes;
@@ -53,13 +56,13 @@ pub use change::{PlacementChange, Sample, ShareMove, Side};
 pub use circle::Circle;
 pub use claim::{AcquireOutcome, Claim, ClaimStore, Epoch, EpochError, Fence, Holder, Resource, StoreId};
 pub use duration::{DurationError, format_duration, parse_duration};
-pub use explain::{Explanation, WalkStep, WeightClassLoad};
+pub use explain::{Explanation, WalkStep};
 pub use fingerprint::Fingerprint;
-pub use health::{CHECKS_IN_A_ROW, WorkerChecks, WorkerHealth};
+pub use health::{CHECKS_IN_A_ROW, WorkerChecks};
 pub use holders::{HeldClaim, Holders, Holding, Mismatch};
 pub use key::{KEY_BYTES_MAX, Key, OwnedKey, ShardKey, hash_bytes};
 pub use key_placements::{KeyExplanation, KeyOwners, KeyShare, TooManyPoints};
-pub use member::{Address, Incarnation, Loss, Member, MemberState, Missing, WEIGHT_MAX, Weight};
+pub use member::{Address, Incarnation, Loss, Member, MemberState, Missing, WEIGHT_MAX, Weight, WorkerHealth};
 pub use moment::Moment;
 pub use name_owners::NameOwners;
 pub use names::{ClaimName, GroupName, InstanceId, NAME_BYTES_MAX, NameError, PolicyName};
@@ -72,6 +75,7 @@ pub use policy::{
     PolicyError, REJOIN_GRACE_LEAST, REJOIN_GRACE_MAX, SLOTS_DEFAULT, SLOTS_MAX, SLOTS_OUTBOX, Timing, VIRTUAL_NODES_DEFAULT,
     VIRTUAL_NODES_MAX, VersionRule,
 };
+pub use quota::WeightClassLoad;
 pub use rebalance::{Cause, Rebalance};
 pub use replicas::{REPLICAS_MAX, Replicas};
 pub use ring::{POINTS_MAX, slot_of, slot_start};

@@ -5,7 +5,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Escaped, Fingerprint, InstanceId, Serves, WorkerHealth};
+use crate::hex::hex_number;
+use crate::{Escaped, Fingerprint, InstanceId, Serves};
 
 /// The largest weight; the smallest is 1.
 pub const WEIGHT_MAX: u8 = 100;
@@ -51,7 +52,7 @@ impl From<Weight> for u8 {
 
 /// A random number drawn at each start; it distinguishes a restarted member from its former run.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Incarnation(pub(crate) u64);
+pub struct Incarnation(u64);
 
 impl Incarnation {
     /// Wraps a number that the caller drew at random.
@@ -70,6 +71,8 @@ impl Incarnation {
         Self(self.0.wrapping_add(1))
     }
 }
+
+hex_number!(Incarnation);
 
 /// Where a member can be reached, for display and for request forwarding; placement ignores it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -141,6 +144,27 @@ pub enum Loss {
     Missing(Vec<Missing>),
     /// An operator confirmed that they are gone for good.
     Confirmed,
+}
+
+/// What a record says of a worker that is watched. Without it the worker is not watched, or works. Placement does not read it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WorkerHealth {
+    /// Its checks fail, since that time in milliseconds since the Unix epoch by its machine's clock, which decides only the order in which
+    /// members drain.
+    Failing(u64),
+    /// It has not been seen yet, or its lease has ended. The record is draining.
+    Absent,
+}
+
+impl WorkerHealth {
+    /// The name in output.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Failing(_) => "failing",
+            Self::Absent => "absent",
+        }
+    }
 }
 
 /// One live worker of a group, as its record in the backend shows it.

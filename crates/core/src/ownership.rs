@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::grants::Grants;
-use crate::machine::MemberRefusal;
+use crate::refusal::MemberRefusal;
 use crate::{
     ClaimName, Epoch, Fence, Fingerprint, KeyShare, Moment, PlacementKind, PlacementParams, PolicyName, Resource, ShardKey, SlotSet, View,
     slot_of,

@@ -1,5 +1,6 @@
 //! From members to the owner of every slot: a pure function, independent of the order of its inputs.
 
+use crate::walk::owners;
 use crate::{InstanceId, PlacementKind, PlacementParams, ShardKey, SlotSet, View, Weight, hash_bytes, ring, slot_of};
 
 /// The owner of each slot.
@@ -18,9 +19,7 @@ impl SlotOwners {
     pub fn place(members: impl IntoIterator<Item = (InstanceId, Weight)>, params: PlacementParams) -> Self {
         let members = ring::in_order(members);
         let owners = match params.kind {
-            PlacementKind::Ring | PlacementKind::Quota if ring::has_points(&members, &params) => {
-                ring::owners(&members, &params, hash_bytes)
-            }
+            PlacementKind::Ring | PlacementKind::Quota if ring::has_points(&members, &params) => owners(&members, &params, hash_bytes),
             // Under a key placement keys have owners and slots have none: see `KeyOwners`.
             PlacementKind::Ring | PlacementKind::Quota | PlacementKind::Key(_) => Vec::new(),
         };

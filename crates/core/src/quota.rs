@@ -8,7 +8,7 @@
 #![expect(clippy::cast_possible_truncation, reason = "each cast says beside it why the value fits")]
 
 use crate::ring::{self, PointHash};
-use crate::{InstanceId, PlacementKind, PlacementParams, Weight, WeightClassLoad, slot_of};
+use crate::{InstanceId, PlacementKind, PlacementParams, Weight, slot_of};
 
 /// How far the members of one weight together may deviate from their share, in thousandths of it.
 const BAND: u64 = 10;
@@ -28,6 +28,15 @@ pub(crate) struct Classes {
     /// In ascending weight, which is at most 100.
     classes: Vec<Class>,
     of: Vec<u8>,
+}
+
+/// The slots of all members of one weight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WeightClassLoad {
+    /// The slots that they had when this one was placed.
+    pub slots: u32,
+    /// The most slots that they may have.
+    pub most: u32,
 }
 
 /// A slot taken from its first owner so that a class reaches its least.

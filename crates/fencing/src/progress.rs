@@ -3,7 +3,7 @@
 use shardwise_core::{Epoch, GroupName, InstanceId, Resource};
 
 use crate::error::FenceError;
-use crate::fence::shared::{refused, to_sql};
+use crate::stale_epoch::{refused, to_sql};
 
 /// The progress of one key, for its present owner. [`postgres::resume`](crate::postgres::resume) and
 /// [`postgres::save`](crate::postgres::save) take it, and so do those of [`sqlite`](crate::sqlite).

@@ -8,15 +8,14 @@ use config::{Config, Map, Value, ValueKind};
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
-use crate::advice::{is_slip_of, listed};
-use crate::origin::Origin;
-use crate::reader::children;
-use crate::schema::{KnownNames, SchemaNode};
-use crate::value::shown;
+use crate::known_names::KnownNames;
+use crate::layered::children;
+use crate::origin::{DEFAULT_SECTION, Origin};
+use crate::quote::shown;
+use crate::schema::SchemaNode;
+use crate::similar::{is_slip_of, listed};
 use crate::{Error, Result};
 
-/// The section that all others override.
-pub(crate) const DEFAULT_SECTION: &str = "default";
 /// In shorter names of environments, one letter is often the whole difference.
 const LONG_WORD_MIN: usize = 8;
 

@@ -8,21 +8,26 @@
 
 mod advice;
 mod file;
+mod known_names;
+mod layered;
 mod origin;
+mod quote;
 mod reader;
 mod schema;
+mod similar;
 mod table;
 mod value;
 mod variables;
 
 use std::fmt;
 
-pub use advice::{listed, nearest};
 pub use origin::{Origin, Setting};
+pub use quote::shown;
 pub use reader::{Reader, Sources};
 pub use schema::{Fallback, SchemaNode, SettingKey, known_keys};
+pub use similar::{listed, nearest};
 pub use table::{ResolvedValue, SettingsTable, refused};
-pub use value::{Shape, shown};
+pub use value::Shape;
 pub use variables::customary_variables;
 
 /// The result of every fallible function in this crate.

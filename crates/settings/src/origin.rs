@@ -7,9 +7,13 @@ use config::Value;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
-use crate::file::DEFAULT_SECTION;
-use crate::value::shown;
-use crate::variables::{PREFIX, variable_of};
+use crate::quote::shown;
+
+/// The section that all others override.
+pub(crate) const DEFAULT_SECTION: &str = "default";
+/// What our variables begin with, and what separates names in them.
+pub(crate) const PREFIX: &str = "SHARDWISE__";
+pub(crate) const SEPARATOR: &str = "__";
 
 /// The origin of a value in force.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -109,4 +113,10 @@ pub(crate) fn join(table: &str, name: &str) -> String {
     let is_bare = !name.is_empty() && name.len() <= 64 && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b));
     let name = if is_bare { name.to_owned() } else { shown(name) };
     if table.is_empty() { name } else { format!("{table}.{name}") }
+}
+
+/// The variable that sets a full key.
+fn variable_of(key: &str) -> String {
+    let names = key.split('.').filter(|name| !name.is_empty()).collect::<Vec<_>>();
+    PREFIX.to_owned() + &names.join(SEPARATOR).to_uppercase()
 }

@@ -9,10 +9,12 @@ use secrecy::SecretString;
 use shardwise_core::{MaxLoss, PolicyError, parse_duration};
 use shardwise_discovery::settings::MASK;
 
+use crate::layered::{TABLE_NOTE, children, table_origin, written_at};
 use crate::origin::{Origin, Setting, join};
-use crate::reader::{Reader, TABLE_NOTE, children, table_origin, written_at};
-use crate::schema::{Fallback, SettingKey};
-use crate::value::{Shape, Written, percent, secret_in, shown};
+use crate::quote::shown;
+use crate::reader::Reader;
+use crate::schema::{Fallback, SettingKey, check};
+use crate::value::{Shape, Written, percent, secret_in};
 use crate::{Error, Result};
 
 /// A table of settings being read.
@@ -23,6 +25,13 @@ pub struct SettingsTable<'r> {
     /// The table that provides values missing here.
     pub(crate) inherits: Option<String>,
     pub(crate) origin: Origin,
+}
+
+impl Reader {
+    /// The table with that full key.
+    pub fn table(&self, path: &str) -> SettingsTable<'_> {
+        SettingsTable { reader: self, path: path.to_owned(), inherits: None, origin: Origin::Default }
+    }
 }
 
 impl<'r> SettingsTable<'r> {
@@ -256,14 +265,6 @@ impl ResolvedValue {
     fn shown(&self) -> &str {
         if self.is_secret { MASK } else { &self.text }
     }
-}
-
-/// The validated text; the error has the origin, the key, its value and what is allowed.
-pub(crate) fn check(key: &SettingKey, path: &str, written: &Written, origin: &Origin) -> Result<String> {
-    key.shape.read(written).map_err(|allowed| match key.shape {
-        Shape::Secret => origin.fail(format_args!("{path} is {MASK}: {allowed}")),
-        _ => origin.fail(format_args!("{path} is {written}: {allowed}")),
-    })
 }
 
 /// The core's refusal of a combination, with full keys. Its origin is that of the named value or, if that is a default, that of the first

@@ -9,12 +9,10 @@ use std::time::Duration;
 use config::{Value, ValueKind};
 use secrecy::SecretString;
 use shardwise_core::{LoadMargin, MaxLoss, format_duration, parse_duration};
-use shardwise_discovery::settings::without_user;
 
 use crate::origin::Origin;
+use crate::quote::{shortened, shown};
 
-/// The most characters of a text that a message quotes.
-const SHOWN_CHARS_MAX: usize = 80;
 /// The most bytes of a file with a secret.
 const FILE_BYTES_MAX: u64 = 65_536;
 
@@ -56,18 +54,6 @@ fn texts_in<'v>(items: &'v [Value]) -> Option<Vec<&'v str>> {
 /// A number or flag as TOML writes it: a float keeps its point, so that 64.0 is not a whole number.
 fn number_or_flag(kind: &ValueKind) -> String {
     if let ValueKind::Float(number) = kind { format!("{number:?}").to_lowercase() } else { kind.to_string() }
-}
-
-fn shortened(text: &str) -> String {
-    match text.char_indices().nth(SHOWN_CHARS_MAX) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
-    }
-}
-
-/// A text for messages: in quotes, on one line, shortened, and without the user and password of a URL.
-pub fn shown(text: &str) -> String {
-    format!("{:?}", shortened(&without_user(text)))
 }
 
 /// The shape of a key's value.

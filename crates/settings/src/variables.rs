@@ -9,17 +9,9 @@ use std::ffi::{OsStr, OsString};
 use config::{Config, Map, ValueKind};
 
 use crate::Result;
-use crate::origin::Origin;
-use crate::schema::{KnownNames, SchemaNode, known_keys};
-
-pub(crate) const PREFIX: &str = "SHARDWISE__";
-const SEPARATOR: &str = "__";
-
-/// The variable that sets a full key.
-pub(crate) fn variable_of(key: &str) -> String {
-    let names = key.split('.').filter(|name| !name.is_empty()).collect::<Vec<_>>();
-    PREFIX.to_owned() + &names.join(SEPARATOR).to_uppercase()
-}
+use crate::known_names::KnownNames;
+use crate::origin::{Origin, PREFIX, SEPARATOR};
+use crate::schema::{SchemaNode, known_keys};
 
 /// A layer for each variable with [`PREFIX`]; `root` is the tree of known names.
 pub(crate) fn overrides(variables: &BTreeMap<String, OsString>, root: &[SchemaNode]) -> Result<Vec<Config>> {

@@ -11,8 +11,10 @@ use shardwise::core::{ViewPlacement, WorkerHealth};
 use shardwise::{Departure, InstanceId, Observer, ShardKey, slot_of};
 use utoipa::ToSchema;
 
-use crate::app::{App, NamePath, PolicyPath, ServedGroup};
+use crate::app::{App, ServedGroup};
 use crate::holders::HeldBy;
+use crate::millis::millis;
+use crate::path_parameters::{NamePath, PolicyPath};
 use crate::problem::Result;
 
 /// The owner of a key.
@@ -113,10 +115,6 @@ pub(crate) struct WorkerShare {
 )]
 pub(crate) async fn ownership(PolicyPath(joined): PolicyPath) -> Json<WorkerShare> {
     Json(if joined.only_observes { joined.observed() } else { joined.owned() })
-}
-
-pub(crate) fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl ServedGroup {

@@ -14,13 +14,12 @@ use tokio::sync::{OnceCell, Semaphore};
 use tracing::Instrument;
 
 use crate::bodies::{Bodies, KEPT_BYTES_MAX};
-use crate::cancels::CancelTable;
+use crate::cancel_table::CancelTable;
 use crate::connection_table::ConnectionTable;
 use crate::history::History;
 use crate::leases::Leases;
 use crate::options::Options;
 use crate::page::Page;
-pub(crate) use crate::path_parameters::{KeyPath, NamePath, PolicyPath};
 use crate::problem::{Result, TOO_MANY, UNAVAILABLE};
 use crate::rate::{RateLimiter, Suspected};
 use crate::view_since::ViewSince;
@@ -188,6 +187,11 @@ pub(crate) async fn in_turn<T: Send + 'static>(turns: &Arc<Semaphore>, work: imp
         computed
     });
     computed.await.map_err(|_| UNAVAILABLE.because("this could not be computed; try again"))
+}
+
+/// The groups that are joined.
+pub(crate) fn members(policies: &BTreeMap<String, Arc<ServedGroup>>) -> impl Iterator<Item = (&String, &Arc<ServedGroup>)> {
+    policies.iter().filter(|(_, joined)| !joined.only_observes)
 }
 
 impl ServedGroup {

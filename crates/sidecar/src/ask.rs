@@ -11,9 +11,10 @@ use shardwise::core::{KEY_BYTES_MAX, OwnershipMode, Resource};
 use shardwise::requests::{self, Answered, AskError, NoRoute, SessionId, To, WITHIN_DEFAULT};
 use tokio::time::Instant;
 
-use crate::app::{App, KeyPath, NamePath, PolicyPath, ServedGroup};
+use crate::app::{App, ServedGroup};
 use crate::forward::{TIMEOUT, refused, suspect};
 use crate::member_request::{self, sent};
+use crate::path_parameters::{KeyPath, NamePath, PolicyPath};
 use crate::problem::{
     BAD_GATEWAY, BAD_KEY, BAD_REQUEST, BAD_SESSION, CONFLICT, NOT_HANDLED, Problem, Result, SESSION_ENDED, TOO_LATE, TOO_MANY,
     UNKNOWN_INSTANCE, UNKNOWN_NAME, UNREACHABLE,

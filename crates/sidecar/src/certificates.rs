@@ -11,7 +11,7 @@ use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use shardwise::discovery::tls::{TlsError, TlsFile, certificates, private_key, provider, roots};
 use shardwise::requests::channel::ALPN;
 
-use crate::server::Error;
+use crate::error::Error;
 
 /// What clients speak; members say that they are some.
 const HTTP: &[u8] = b"http/1.1";

@@ -28,13 +28,12 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use crate::connection_table::{Busy, ConnectionTable, ConnectionTicket};
-use crate::gate::OPEN;
-use crate::options::Limits;
+use crate::limits::{HEAD_BYTES_MAX, Limits};
 use crate::problem::TOO_MANY;
 use crate::write_timeout::WriteTimeout;
 
-/// The most bytes of a request's head: the longest possible path, and as much again for headers.
-pub(crate) const HEAD_BYTES_MAX: usize = 128 << 10;
+/// Paths for probes, which require no token.
+pub(crate) const OPEN: [&str; 2] = ["/livez", "/readyz"];
 /// How long answers in progress may take at shutdown.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// The pause after a connection could not be accepted.

@@ -8,9 +8,11 @@ use serde::{Deserialize, Serialize};
 use shardwise::{DAEMONS_MAX, DaemonCount};
 use utoipa::ToSchema;
 
-use crate::app::{App, NamePath, PolicyPath};
+use crate::actions::may_act;
+use crate::app::App;
 use crate::body::{self, Whole};
-use crate::page::{LOG, may_act};
+use crate::page::LOG;
+use crate::path_parameters::{NamePath, PolicyPath};
 use crate::problem::{BAD_REQUEST, Result};
 
 /// The wish for a number of daemons.

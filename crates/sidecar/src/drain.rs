@@ -8,9 +8,11 @@ use serde::{Deserialize, Serialize};
 use shardwise::InstanceId;
 use utoipa::ToSchema;
 
-use crate::app::{App, PolicyPath};
+use crate::actions::may_act;
+use crate::app::App;
 use crate::body;
-use crate::page::{LOG, may_act};
+use crate::page::LOG;
+use crate::path_parameters::PolicyPath;
 use crate::problem::{Result, UNKNOWN_INSTANCE};
 
 /// The member to drain or undrain.

@@ -8,8 +8,9 @@ use serde::Serialize;
 use shardwise::core::{Explanation, KeyExplanation, ViewPlacement, WalkStep};
 use utoipa::ToSchema;
 
-use crate::app::{App, NamePath, PolicyPath, in_turn};
+use crate::app::{App, in_turn};
 use crate::holders::HeldBy;
+use crate::path_parameters::{NamePath, PolicyPath};
 use crate::problem::Result;
 
 /// The steps from a key to its owner. Points on the circle and hashes are hexadecimal text, because many readers of JSON keep only 53 of

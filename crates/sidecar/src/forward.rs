@@ -13,12 +13,13 @@ use tokio::sync::SemaphorePermit;
 use tokio::time::Instant;
 use tracing::{Instrument, field};
 
-use crate::app::{App, FORWARDS_MOST, NamePath, PolicyPath, ServedGroup};
+use crate::app::{App, FORWARDS_MOST, ServedGroup};
 use crate::bodies::Room;
-use crate::cancels::CancelScope;
+use crate::cancel_table::CancelScope;
 use crate::instance_parameter::take_instance;
 use crate::member_request::{self, sent};
 use crate::page;
+use crate::path_parameters::{NamePath, PolicyPath};
 use crate::problem::{Problem, Result, TOO_MANY, UNAVAILABLE, UNKNOWN_INSTANCE};
 use crate::request_terms::RequestTerms;
 use crate::unanswered::{UNREACHED, Unanswered, count, is_there, living};

@@ -16,14 +16,12 @@ use tracing::{Instrument, Span, field};
 
 use crate::app::App;
 use crate::ask;
-use crate::connections::ConnectionFacts;
+use crate::connections::{ConnectionFacts, OPEN};
 use crate::leases;
-use crate::options::Token;
 use crate::page;
 use crate::problem::{BAD_REQUEST, FORBIDDEN, MISDIRECTED, Problem, Result, UNAUTHORIZED};
-
-/// Paths for probes, which require no token.
-pub(crate) const OPEN: [&str; 2] = ["/livez", "/readyz"];
+use crate::target::port_of;
+use crate::token::Token;
 
 /// Lets a request through or refuses it, and counts both.
 pub(crate) async fn gate(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
@@ -183,16 +181,6 @@ pub(crate) fn log_outsider(outsiders: &LogThrottle<u16>, problem: &Problem) {
     let status = problem.status();
     if let Some(refused) = outsiders.another(status) {
         tracing::warn!(target: page::LOG, status, refused, why = problem.detail(), "requests over HTTP were not for this host, or of another page; one line a minute at most");
-    }
-}
-
-/// The port in the text, or the default one; `None` if the text is invalid.
-pub(crate) fn port_of(text: &str, usual: u16) -> Option<u16> {
-    let authority = Authority::from_str(text).ok()?;
-    // The URI parser treats an invalid or too large port as absent.
-    match authority.as_str().strip_prefix(authority.host())? {
-        "" => Some(usual),
-        named => named.strip_prefix(':')?.parse().ok(),
     }
 }
 

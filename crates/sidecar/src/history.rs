@@ -9,7 +9,7 @@ use shardwise::{Departure, InstanceId, Rebalance};
 use tokio::sync::watch;
 use utoipa::ToSchema;
 
-use crate::answers::millis;
+use crate::millis::millis;
 
 const KEPT: usize = 256;
 /// The most members that an entry names as joined or left.

@@ -9,7 +9,8 @@ use serde::Serialize;
 use shardwise::core::{Holding, Moment, Resource};
 use utoipa::ToSchema;
 
-use crate::app::{App, PolicyPath, ServedGroup, in_turn};
+use crate::app::{App, ServedGroup, in_turn};
+use crate::path_parameters::PolicyPath;
 use crate::problem::Result;
 
 /// The holders of a group.

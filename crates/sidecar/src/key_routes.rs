@@ -11,10 +11,12 @@ use shardwise::requests::{Route, To};
 use shardwise::{Epoch, InstanceId, ShardKey as _};
 use utoipa::ToSchema;
 
-use crate::app::{App, NamePath, PolicyPath, ServedGroup};
+use crate::actions::may_act;
+use crate::app::{App, ServedGroup};
 use crate::ask::checked;
 use crate::body::{self, Whole};
-use crate::page::{LOG, may_act};
+use crate::page::LOG;
+use crate::path_parameters::{NamePath, PolicyPath};
 use crate::problem::{BAD_KEY, BAD_REQUEST, BAD_WIDTH, NOT_HANDLED, Problem, Result, UNKNOWN_INSTANCE};
 
 /// U+FFFD in a query. Decoding puts it in the place of bytes that are no UTF-8.

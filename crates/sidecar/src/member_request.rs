@@ -8,11 +8,11 @@ use axum::response::{IntoResponse, Response};
 use shardwise::InstanceId;
 use shardwise::requests::{self, Answer, CONTENT_TYPE_BYTES_MAX, QUERY_BYTES_MAX, encoded, is_path};
 
+use crate::actions::may_send;
 use crate::app::App;
 use crate::bodies::Room;
 use crate::body;
-use crate::cancels::CancelScope;
-use crate::page;
+use crate::cancel_table::CancelScope;
 use crate::problem::{BAD_REQUEST, Problem, Result};
 use crate::request_terms::RequestTerms;
 
@@ -43,7 +43,7 @@ pub(crate) async fn taken<'a>(
         _ => return Err(Problem::method_not_allowed("GET, POST")),
     };
     if method == requests::Method::Post {
-        page::may_send(app, &head.headers)?;
+        may_send(app, &head.headers)?;
     }
     let query = head.uri.query();
     if query.is_some_and(|query| query.len() > QUERY_BYTES_MAX) {

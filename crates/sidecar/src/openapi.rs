@@ -4,11 +4,12 @@ use bytes::Bytes;
 use serde_json::{Map, Value, json};
 use utoipa::OpenApi;
 
-use crate::gate::OPEN;
+use crate::connections::OPEN;
 use crate::options::Options;
 use crate::problem::{PROBLEM_JSON, Problem};
 use crate::{
-    answers, ask, cancels, daemons, drain, explain, forward, health, holders, key_routes, leases, outbox, owned, plan, rebalances, slots,
+    answers, ask, cancels, daemons, drain, explain, forward, health, holders, key_routes, lease_routes, leases, outbox_routes, owned, plan,
+    rebalances, slots,
 };
 
 #[derive(OpenApi)]
@@ -25,17 +26,17 @@ use crate::{
         answers::members,
         slots::slots,
         holders::holders,
-        leases::lease::open,
-        leases::lease::renew,
-        leases::lease::close,
-        leases::follow::grants,
-        leases::follow::finished,
-        leases::enter::enter,
-        leases::names::offer,
+        lease_routes::lease::open,
+        lease_routes::lease::renew,
+        lease_routes::lease::close,
+        lease_routes::follow::grants,
+        lease_routes::follow::finished,
+        lease_routes::enter::enter,
+        lease_routes::names::offer,
         slots::policies,
         slots::drained,
-        outbox::status,
-        outbox::replay,
+        outbox_routes::status,
+        outbox_routes::replay,
         rebalances::rebalances,
         plan::plan,
         drain::drain,

@@ -11,11 +11,13 @@ use bytes::Bytes;
 use futures::{StreamExt as _, stream};
 use shardwise::ServiceState;
 
-use crate::app::{App, PolicyPath, ServedGroup};
+use crate::app::{App, ServedGroup};
 use crate::bodies::Room;
-use crate::body::{IncomingBody, media_type};
+use crate::body::media_type;
+use crate::incoming_body::IncomingBody;
 use crate::key_list::{KeyList, ListFormat};
 use crate::leases::LeaseId;
+use crate::path_parameters::PolicyPath;
 use crate::problem::{BAD_KEY, CONFLICT, MEDIA_TYPE, Result};
 
 /// How many bytes are checked before the status is sent: an error in them gets a proper answer. A later error ends the connection before

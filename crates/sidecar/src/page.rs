@@ -3,19 +3,16 @@
 //! The files contain no data of any group, so they are open like the probes. The page gets its data by the same routes as every other
 //! client.
 
-use std::sync::Arc;
-
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use axum::http::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, ORIGIN, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
 use axum::http::{HeaderMap, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use subtle::ConstantTimeEq;
 
-use crate::app::App;
-use crate::problem::{FORBIDDEN, NOT_FOUND, Result};
+use crate::problem::{NOT_FOUND, Result};
 
 /// The log target for operators' actions.
 pub(crate) const LOG: &str = "shardwise::operator";
@@ -74,15 +71,21 @@ impl Page {
         let csrf = format!("{}{}", random(), random());
         Self { html: HTML.replace(MARK, &csrf).into(), csrf }
     }
+
+    pub(crate) fn root(&self) -> Response {
+        file("text/html; charset=utf-8", self.html.clone())
+    }
+
+    /// Whether these headers have the page's token of this life of the sidecar.
+    pub(crate) fn has_sent(&self, headers: &HeaderMap) -> bool {
+        let shown = headers.get(CSRF).map(HeaderValue::as_bytes);
+        shown.is_some_and(|shown| self.csrf.as_bytes().ct_eq(shown).into())
+    }
 }
 
 /// Whether the request is for these files, which are open.
 pub(crate) fn is_file(path: &str) -> bool {
     path == ROOT || path.starts_with(ASSETS)
-}
-
-pub(crate) async fn root(State(app): State<Arc<App>>) -> Response {
-    file("text/html; charset=utf-8", app.page.html.clone())
 }
 
 pub(crate) async fn asset(Path(name): Path<String>) -> Result<Response> {
@@ -108,33 +111,4 @@ pub(crate) fn guard(headers: &mut HeaderMap) {
     ] {
         headers.insert(name, HeaderValue::from_static(value));
     }
-}
-
-/// Checks whether an action is allowed; the gate has already checked the operator's token. A request from a browser must prove that it
-/// comes from this page.
-pub(crate) fn may_act(app: &App, headers: &HeaderMap) -> Result<()> {
-    checked(app, headers, app.options.token.is_some())
-}
-
-/// The same for a request that goes to members, which a caller's token allows too.
-pub(crate) fn may_send(app: &App, headers: &HeaderMap) -> Result<()> {
-    checked(app, headers, app.options.token.is_some() || app.options.caller_token.is_some())
-}
-
-fn checked(app: &App, headers: &HeaderMap, has_token: bool) -> Result<()> {
-    let refused = |why: &'static str| {
-        if let Some(count) = app.log.refused.another(why) {
-            tracing::warn!(target: LOG, why, count, "an action over HTTP was refused; one line a minute at most");
-        }
-        Err(FORBIDDEN.because(why))
-    };
-    if !has_token {
-        return refused("actions need a token: start it with --token-file");
-    }
-    let by_browser = headers.contains_key(ORIGIN) || headers.contains_key(FETCH_SITE);
-    let shown = headers.get(CSRF).map(HeaderValue::as_bytes);
-    if by_browser && !shown.is_some_and(|shown| app.page.csrf.as_bytes().ct_eq(shown).into()) {
-        return refused("an action from a browser needs the page's token of this life of the sidecar: load the page again");
-    }
-    Ok(())
 }

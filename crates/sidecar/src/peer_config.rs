@@ -9,9 +9,9 @@ use shardwise::requests::channel::ChannelTls;
 use shardwise::settings::PeersSettings;
 
 use crate::certificates::verifier;
-use crate::options::Token;
-use crate::server::Error;
+use crate::error::Error;
 use crate::target::Target;
+use crate::token::Token;
 
 /// The options of requests and messages between members.
 #[derive(Debug, Default)]

@@ -9,8 +9,9 @@ use shardwise::core::{Balance, MEMBERS_MAX, PlacementChange, ViewPlacement, WEIG
 use shardwise::{InstanceId, Member, MemberState, PlacementParams, View, Weight};
 use utoipa::ToSchema;
 
-use crate::app::{App, PolicyPath, in_turn};
+use crate::app::{App, in_turn};
 use crate::body;
+use crate::path_parameters::PolicyPath;
 use crate::problem::{BAD_REQUEST, CONFLICT, Result, UNKNOWN_INSTANCE};
 
 /// A hypothetical change of the group.

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::connection_table::ConnectionTable;
 use crate::connections::{ListenerContext, serve};
 use crate::gate::{comes_here, log_outsider};
-use crate::options::Limits;
+use crate::limits::Limits;
 use crate::page::guard;
 use crate::problem::{NOT_FOUND, Problem, Result};
 

@@ -14,8 +14,9 @@ use axum::response::{IntoResponse, Response};
 use futures::{StreamExt as _, stream};
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
-use crate::app::{App, FOLLOWERS_MOST, PolicyPath};
+use crate::app::{App, FOLLOWERS_MOST};
 use crate::history::{EventLog, RebalanceList};
+use crate::path_parameters::PolicyPath;
 use crate::problem::{Result, TOO_MANY};
 
 /// The interval of keep-alive lines in a stream, so that both sides notice when the other one is gone.

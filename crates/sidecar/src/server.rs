@@ -1,14 +1,14 @@
 //! The life of a sidecar: two runtimes, and the routes.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use axum::Router;
+use axum::extract::State;
 use axum::middleware::from_fn_with_state;
+use axum::response::Response;
 use axum::routing::{delete, get, post, put};
 use futures::StreamExt as _;
 use futures::future::{join_all, try_join_all};
@@ -21,39 +21,19 @@ use tokio::sync::OnceCell;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
-use crate::app::{App, ServedGroup};
+use crate::app::{App, ServedGroup, members};
 use crate::connections::{ListenerContext, MemberReception, serve};
+use crate::error::Error;
 use crate::gate::gate;
 use crate::history::History;
-use crate::leases::{self, Leases};
+use crate::leases::Leases;
 use crate::options::Options;
 use crate::problem::{NOT_FOUND, Problem};
 use crate::view_since::ViewSince;
 use crate::{
-    answers, ask, cancels, daemons, drain, explain, forward, health, holders, key_routes, openapi, outbox, owned, page, plan, rebalances,
-    slots, worker_requests,
+    answers, ask, cancels, daemons, drain, explain, forward, health, holders, key_routes, lease_routes, openapi, outbox_routes, owned,
+    page, plan, rebalances, slots, worker_requests,
 };
-
-/// Why a sidecar failed to start, or ended.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
-    /// An invalid option.
-    #[error("{0}")]
-    Options(String),
-    /// A required file cannot be read.
-    #[error("cannot read {}: {}", .0.display(), .1)]
-    File(PathBuf, #[source] io::Error),
-    /// The address to listen on cannot be used.
-    #[error("cannot listen on {0}: {1}")]
-    Listen(SocketAddr, #[source] io::Error),
-    /// The system provides no thread.
-    #[error("cannot start its threads: {0}")]
-    Threads(#[source] io::Error),
-    /// An error of the library or the backend.
-    #[error(transparent)]
-    Sharding(#[from] shardwise::Error),
-}
 
 /// The sidecar of a worker: it joins groups on the worker's behalf and answers for it over HTTP.
 pub struct Sidecar {
@@ -174,11 +154,6 @@ impl Sidecar {
     }
 }
 
-/// The groups that are joined.
-pub(crate) fn members(policies: &BTreeMap<String, Arc<ServedGroup>>) -> impl Iterator<Item = (&String, &Arc<ServedGroup>)> {
-    policies.iter().filter(|(_, joined)| !joined.only_observes)
-}
-
 /// The host in an address that a member's record shows.
 fn host_of(address: &str) -> Option<String> {
     let (_, host_and_port) = address.split_once("://")?;
@@ -259,6 +234,10 @@ async fn leave(app: &App) {
     }
 }
 
+async fn root(State(app): State<Arc<App>>) -> Response {
+    app.page.root()
+}
+
 fn routes(app: &Arc<App>) -> Router {
     let get_only = || async { Problem::method_not_allowed("GET, HEAD") };
     let get_or_post = || async { Problem::method_not_allowed("GET, POST") };
@@ -293,19 +272,19 @@ fn routes(app: &Arc<App>) -> Router {
         .route(&of("routes"), get(key_routes::routes).fallback(get_only))
         .route(&of("routes/"), put(key_routes::set_route).delete(key_routes::clear_route).fallback(put_or_delete))
         .route(&of("routes/{key}"), put(key_routes::set_route).delete(key_routes::clear_route).fallback(put_or_delete))
-        .route(&of("leases"), post(leases::lease::open).fallback(post_only))
-        .route(&of("leases/{lease}"), put(leases::lease::renew).delete(leases::lease::close).fallback(put_or_delete))
-        .route(&of("grants"), get(leases::follow::grants).fallback(get_only))
-        .route(&of("grants/finished"), post(leases::follow::finished).fallback(post_only))
-        .route(&of("enter"), post(leases::enter::enter).fallback(post_only))
-        .route(&of("names"), put(leases::names::offer).fallback(put_only))
+        .route(&of("leases"), post(lease_routes::lease::open).fallback(post_only))
+        .route(&of("leases/{lease}"), put(lease_routes::lease::renew).delete(lease_routes::lease::close).fallback(put_or_delete))
+        .route(&of("grants"), get(lease_routes::follow::grants).fallback(get_only))
+        .route(&of("grants/finished"), post(lease_routes::follow::finished).fallback(post_only))
+        .route(&of("enter"), post(lease_routes::enter::enter).fallback(post_only))
+        .route(&of("names"), put(lease_routes::names::offer).fallback(put_only))
         .route(&of("holders"), get(holders::holders).fallback(get_only))
         .route(&of("slots"), get(slots::slots).fallback(get_only))
         .route(&of("drained"), get(slots::drained).fallback(get_only))
-        .route("/v1/outbox", get(outbox::status).fallback(get_only))
-        .route("/v1/outbox/replay", post(outbox::replay).fallback(post_only))
+        .route("/v1/outbox", get(outbox_routes::status).fallback(get_only))
+        .route("/v1/outbox/replay", post(outbox_routes::replay).fallback(post_only))
         .route("/v1/policies", get(slots::policies).fallback(get_only))
-        .route(page::ROOT, get(page::root).fallback(get_only))
+        .route(page::ROOT, get(root).fallback(get_only))
         .route("/assets/{name}", get(page::asset).fallback(get_only))
         .route("/livez", get(health::livez).fallback(get_only))
         .route("/readyz", get(health::readyz).fallback(get_only))

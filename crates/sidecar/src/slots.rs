@@ -10,8 +10,9 @@ use shardwise::core::{SlotOwners, ViewPlacement};
 use shardwise::{ErrorKind, Sharding as _};
 use utoipa::ToSchema;
 
-use crate::answers::millis;
-use crate::app::{App, PolicyPath, ServedGroup};
+use crate::app::{App, ServedGroup};
+use crate::millis::millis;
+use crate::path_parameters::PolicyPath;
 use crate::problem::Result;
 
 /// The policies of a sidecar.

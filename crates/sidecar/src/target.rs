@@ -1,10 +1,9 @@
 //! The parsed and checked address of the local worker.
 
 use std::net::IpAddr;
+use std::str::FromStr as _;
 
 use axum::http::uri::{Authority, Uri};
-
-use crate::gate::port_of;
 
 /// An address of HTTP.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,6 +41,16 @@ impl Target {
     /// Whether the address is on this machine, as a loopback address or `localhost`, without TLS.
     pub(crate) fn is_beside(&self) -> bool {
         !self.tls && (self.host == "localhost" || self.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback()))
+    }
+}
+
+/// The port in the text, or the default one; `None` if the text is invalid.
+pub(crate) fn port_of(text: &str, usual: u16) -> Option<u16> {
+    let authority = Authority::from_str(text).ok()?;
+    // The URI parser treats an invalid or too large port as absent.
+    match authority.as_str().strip_prefix(authority.host())? {
+        "" => Some(usual),
+        named => named.strip_prefix(':')?.parse().ok(),
     }
 }
 

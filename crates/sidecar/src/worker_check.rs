@@ -8,8 +8,8 @@ use shardwise::requests::{Method, Request};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::options::Limits;
-use crate::server::Error;
+use crate::error::Error;
+use crate::limits::Limits;
 use crate::target::Target;
 use crate::worker_client::WorkerClient;
 

@@ -21,8 +21,8 @@ use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{Instrument, field};
 
-use crate::body::IncomingBody;
-use crate::options::Limits;
+use crate::incoming_body::IncomingBody;
+use crate::limits::Limits;
 use crate::target::Target;
 use crate::worker_head::{WorkerFence, word, written};
 

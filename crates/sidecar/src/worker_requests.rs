@@ -9,8 +9,7 @@ use axum::http::StatusCode;
 use shardwise::core::routing::SessionId;
 use shardwise::requests::{Addressee, Answer, Held, Owned, Request, Undelivered};
 
-use crate::app::{App, ServedGroup};
-use crate::server::members;
+use crate::app::{App, ServedGroup, members};
 use crate::worker_client::WorkerFailure;
 use crate::worker_head::WorkerFence;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::context::TaskContext;
-use crate::run::TaskFailure;
+use crate::failure::TaskFailure;
 
 /// Every file by its path from the repository's root, with its text; nothing stands for one that is no UTF-8.
 #[derive(Default)]

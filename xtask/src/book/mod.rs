@@ -7,9 +7,10 @@ mod links;
 mod markdown;
 
 use crate::context::TaskContext;
+use crate::failure::TaskFailure;
+use crate::pass::StepPass;
 use crate::report::say;
-use crate::run::{StepLog, TaskFailure};
-use crate::steps::StepPass;
+use crate::run::StepLog;
 use crate::tools::InstalledTool;
 
 pub(crate) use columns::wrapped;

@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use super::figures::number_or_dash;
 use super::{SoakReport, SoakRun};
+use crate::failure::TaskFailure;
 use crate::measured::row;
-use crate::run::TaskFailure;
 
 /// The default number of rows, and the fewest: each of 1,024 slots must have enough for a poll.
 const ROWS: u64 = 10_000_000;

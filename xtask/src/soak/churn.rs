@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{SoakReport, SoakRun};
-use crate::run::TaskFailure;
+use crate::failure::TaskFailure;
 
 /// How many steps make a round in the tests.
 const STEPS_AT_ONCE: u32 = 20;

@@ -4,9 +4,9 @@ use serde_json::Value;
 
 use super::figures::{Figures, number_or_dash};
 use super::{SoakReport, SoakRun};
+use crate::failure::TaskFailure;
 use crate::measured::row;
 use crate::report::say;
-use crate::run::TaskFailure;
 
 /// TTL of the demo's publishers, in milliseconds; a crash must be over one second later.
 const TTL_MS: u64 = 2_000;

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::exclusive_tables::{COLUMNS, Columns, of};
 use super::figures::{Figures, number};
 use super::{SERVERS, SoakReport, SoakRun};
-use crate::run::TaskFailure;
+use crate::failure::TaskFailure;
 
 /// For building and all scenes but the faults, and for one fault on each backend.
 const ALLOWANCE: Duration = Duration::from_mins(40);

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::exclusive_tables::{BACKENDS, COLUMNS, of};
 use super::figures::{Figures, number};
 use super::{SoakReport, SoakRun};
-use crate::run::TaskFailure;
+use crate::failure::TaskFailure;
 
 /// For building, for servers to start, and for the handovers.
 const ALLOWANCE: Duration = Duration::from_mins(40);

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::figures::{each_backend, number};
-use crate::run::TaskFailure;
+use crate::failure::TaskFailure;
 
 /// Those with every scene.
 pub(super) const BACKENDS: [&str; 3] = ["local", "consul", "etcd"];

@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
+use crate::failure::TaskFailure;
 use crate::measured::row;
-use crate::run::TaskFailure;
 
 /// One figure of every run, sorted.
 pub(super) struct Figures(Vec<f64>);

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::exclusive_tables::{Columns, of};
 use super::figures::{Figures, each_backend, number, number_or_dash};
 use super::{SERVERS, SoakReport, SoakRun};
-use crate::run::TaskFailure;
+use crate::failure::TaskFailure;
 
 /// For building, and for one run on each.
 const ALLOWANCE: Duration = Duration::from_mins(20);

@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::{SERVERS, SoakReport, SoakRun};
+use crate::failure::TaskFailure;
 use crate::measured::row;
-use crate::run::TaskFailure;
 
 const TEST: &str = "faults::mistakes::the_mistake_of_a_soak_is_found::local_consul_and_etcd";
 /// For building and for servers to start.

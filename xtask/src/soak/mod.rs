@@ -23,9 +23,10 @@ use clap::Args;
 use serde_json::Value;
 
 use crate::context::TaskContext;
+use crate::failure::TaskFailure;
 use crate::measured;
 use crate::report::say;
-use crate::run::{StepLog, TaskFailure};
+use crate::run::StepLog;
 use crate::servers;
 
 /// What of the command line is for soaks.

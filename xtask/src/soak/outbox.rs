@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::{SoakReport, SoakRun};
+use crate::failure::TaskFailure;
 use crate::measured::row;
-use crate::run::TaskFailure;
 
 /// The columns of its table, as the test names them.
 const FIELDS: &str = "sink events kills stops lost out_of_order repeated rolled_repeated gap_ms steady_gap_ms takeovers takeover_ms";

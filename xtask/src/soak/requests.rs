@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::exclusive_tables::{BACKENDS, COLUMNS, of};
 use super::figures::{Figures, number};
 use super::{SERVERS, SoakReport, SoakRun};
-use crate::run::TaskFailure;
+use crate::failure::TaskFailure;
 
 /// For building, for servers to start, and for restarts and kills.
 const ALLOWANCE: Duration = Duration::from_hours(1);

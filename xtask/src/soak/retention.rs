@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use super::{SoakReport, SoakRun};
+use crate::failure::TaskFailure;
 use crate::measured::row;
-use crate::run::TaskFailure;
 
 const ALLOWANCE: Duration = Duration::from_mins(20);
 const ROUND_MAX: Duration = Duration::from_secs(5);

@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::{SERVERS, SoakReport, SoakRun};
+use crate::failure::TaskFailure;
 use crate::measured::row;
-use crate::run::TaskFailure;
 
 /// The last part of a test's name. `local`, Consul and etcd have every scene in every test run.
 const BACKENDS: [&str; 3] = ["nats", "postgres", "valkey"];

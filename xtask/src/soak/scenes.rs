@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use super::figures::{Figures, number, number_or_dash};
 use super::{SoakReport, SoakRun};
+use crate::failure::TaskFailure;
 use crate::measured::row;
-use crate::run::TaskFailure;
 
 /// For building, and for servers to start.
 const ALLOWANCE: Duration = Duration::from_mins(20);

@@ -27,16 +27,16 @@ const RELEASES_MAX: usize = OPERATIONS_MAX / 2;
 
 type AcquireAnswers = Vec<(Resource, AcquireOutcome)>;
 
-pub(super) struct AcquireCall<'a> {
-    pub(super) client: &'a Client,
-    pub(super) caller: &'a Caller,
-    pub(super) record_id: &'a RecordId,
-    pub(super) session: &'a LockSession,
-    pub(super) store: ClaimStore,
+pub(crate) struct AcquireCall<'a> {
+    pub(crate) client: &'a Client,
+    pub(crate) caller: &'a Caller,
+    pub(crate) record_id: &'a RecordId,
+    pub(crate) session: &'a LockSession,
+    pub(crate) store: ClaimStore,
 }
 
 impl AcquireCall<'_> {
-    pub(super) async fn all(&self, wanted: &[Resource]) -> Result<AcquireAnswers> {
+    pub(crate) async fn all(&self, wanted: &[Resource]) -> Result<AcquireAnswers> {
         let index = self.store_index(false).await?;
         match self.under(index, wanted).await {
             // Perhaps it was only written again as it was.
@@ -155,7 +155,7 @@ impl AcquireCall<'_> {
 }
 
 /// Releases claims that are still held under exactly this epoch; the rest is not ours any more.
-pub(super) async fn release(client: &Client, record_id: &RecordId, session: &LockSession, held: &[(Resource, Epoch)]) -> Result<()> {
+pub(crate) async fn release(client: &Client, record_id: &RecordId, session: &LockSession, held: &[(Resource, Epoch)]) -> Result<()> {
     let mut held_locks: Vec<(Resource, HeldLock)> = Vec::with_capacity(held.len());
     let mut floor = None;
     for (resource, epoch) in held {

@@ -13,9 +13,9 @@ use tokio::sync::OnceCell;
 use super::{AT_ONCE, refuse_too_many};
 use crate::error::{Failure, NatsResult};
 use crate::groups::AwaitedLife;
+use crate::handle::BucketHandle;
 use crate::jetstream::CasOutcome;
 use crate::messages::{ClaimMessage, LifeBeat, millis};
-use crate::registrar::BucketHandle;
 
 /// How often a claim is tried again where another write came first.
 const TRIES: usize = 4;

@@ -15,9 +15,9 @@ use shardwise_discovery::{AcquireOutcome, Claims, ClaimsStream, RecordId, Result
 use crate::NatsBackend;
 use crate::client::bounded_by;
 use crate::error::{Failure, NatsResult};
+use crate::handle::BucketHandle;
 use crate::jetstream::CasOutcome;
 use crate::messages::ClaimMessage;
-use crate::registrar::BucketHandle;
 
 /// How many requests of one call are under way at a time.
 const AT_ONCE: usize = 256;

@@ -6,9 +6,9 @@ use shardwise_core::{ClaimStore, GroupName, StoreId};
 use crate::bucket;
 use crate::client::bounded;
 use crate::error::{Failure, NatsResult};
+use crate::handle::{BucketHandle, TRIES};
 use crate::jetstream::CasOutcome;
 use crate::messages::StoredClaimStore;
-use crate::registrar::{BucketHandle, TRIES};
 
 impl BucketHandle {
     /// The store, and the sequence of what stands there: of the store, of what an operator left who deleted it by hand, or 0. Both of one

@@ -6,7 +6,8 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use shardwise_discovery::one_line;
 
-use super::{ApiError, call};
+use super::call;
+use crate::api_errors::ApiError;
 use crate::connection::BucketConnection;
 use crate::error::{Failure, NatsResult};
 use crate::names::Bucket;

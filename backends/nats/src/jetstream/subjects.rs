@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{ApiError, call};
+use super::call;
+use crate::api_errors::ApiError;
 use crate::connection::BucketConnection;
 use crate::error::NatsResult;
 use crate::names::Bucket;

@@ -12,8 +12,8 @@ use crate::burials::{self, BurialOutcome};
 use crate::client::{Client, bounded};
 use crate::error::{Failure, NatsResult};
 use crate::groups::BucketGroup;
+use crate::handle::BucketHandle;
 use crate::messages::StoredBeat;
-use crate::registrar::BucketHandle;
 use crate::status::ForeignFollower;
 
 /// The share of the shortest TTL after which a process writes that has not written, where nothing says when.

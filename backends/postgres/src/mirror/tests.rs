@@ -5,7 +5,7 @@ use std::time::Duration;
 use shardwise_core::{Incarnation, Member};
 
 use super::*;
-use crate::history::LogPosition;
+use crate::sql::position::LogPosition;
 use crate::sql::reads::{ClaimRow, Head};
 
 fn id(name: &str) -> InstanceId {

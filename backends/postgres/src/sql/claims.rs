@@ -7,9 +7,9 @@ use sqlx::Row;
 use sqlx::postgres::PgRow;
 
 use super::literal::{joined, numbers, text, texts};
+use super::position::LogPosition;
 use super::{BEGIN, POSITION, Schema, id_of, lock, make_group, signed};
 use crate::answers::Answers;
-use crate::history::LogPosition;
 
 /// In the column `slot` of a name.
 const NO_SLOT: i32 = -1;

@@ -8,6 +8,7 @@ pub(crate) mod claims;
 pub(crate) mod literal;
 pub(crate) mod members;
 pub(crate) mod notes;
+pub(crate) mod position;
 #[cfg(test)]
 mod race_tests;
 pub(crate) mod reads;

@@ -10,10 +10,10 @@ use sqlx::postgres::PgRow;
 
 use super::claims::resource_of;
 use super::literal::{joined, text};
+use super::position::LogPosition;
 use super::{POSITION, Schema, id_of, unsigned};
 use crate::answers::Answers;
 use crate::error::{Failure, PgResult};
-use crate::history::LogPosition;
 
 /// Twice what slots there can be, so that there is room for as many names.
 const CLAIMS_MAX: u32 = SLOTS_MAX * 2;

@@ -6,7 +6,7 @@ use shardwise::core::ClaimStore;
 
 use super::group::PolicyArg;
 use super::{IS_IT_THERE, waiting, waits_for};
-use crate::args::Common;
+use crate::common::Common;
 use crate::exit::{CliFailure, Code, Result};
 
 /// How far the floor is above the epoch that was taken: for years the epochs of a worker that runs on the old backend by mistake stay below

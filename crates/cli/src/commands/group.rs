@@ -9,7 +9,7 @@ use shardwise::{Departure, InstanceId, Member, Observer, PolicyName, ShardingFac
 use tokio_util::sync::CancellationToken;
 
 use super::{IS_IT_THERE, load_settings, outbox_of, waiting, waits_for};
-use crate::args::Common;
+use crate::common::Common;
 use crate::exit::{CliFailure, Code, Result};
 use crate::output;
 

@@ -8,7 +8,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::settings_path;
-use crate::args::Common;
+use crate::common::Common;
 use crate::exit::{CliFailure, Code, Result};
 
 /// Ten lines with which workers on one machine find each other.

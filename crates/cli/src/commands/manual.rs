@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use clap::{Args as ClapArgs, CommandFactory};
+use clap::{Args as ClapArgs, Command};
 use clap_complete::Shell;
 
-use crate::args::{Args, Common};
+use crate::common::Common;
 use crate::exit::{CliFailure, Code, Result};
 use crate::output;
 
@@ -26,25 +26,25 @@ pub(crate) struct Man {
 }
 
 impl Completions {
-    pub(crate) fn run(&self, common: &Common) -> Result<Code> {
+    pub(crate) fn run(&self, common: &Common, mut root: Command) -> Result<Code> {
         common.without_settings("completions are the same everywhere")?;
         let mut text = Vec::new();
-        clap_complete::generate(self.shell, &mut Args::command(), "shardwise", &mut text);
+        clap_complete::generate(self.shell, &mut root, "shardwise", &mut text);
         output::text(&String::from_utf8_lossy(&text))?;
         Ok(Code::Ok)
     }
 }
 
 impl Man {
-    pub(crate) fn run(&self, common: &Common) -> Result<Code> {
+    pub(crate) fn run(&self, common: &Common, root: Command) -> Result<Code> {
         common.without_settings("the manual is the same everywhere")?;
         if let Some(folder) = &self.out {
             let failed = |error: std::io::Error| CliFailure::io(format_args!("write into {}", folder.display()), &error);
-            clap_mangen::generate_to(Args::command(), folder).map_err(failed)?;
+            clap_mangen::generate_to(root, folder).map_err(failed)?;
             return Ok(Code::Ok);
         }
         let mut text = Vec::new();
-        let rendered = clap_mangen::Man::new(Args::command()).render(&mut text);
+        let rendered = clap_mangen::Man::new(root).render(&mut text);
         rendered.map_err(|error| CliFailure::io("write the manual", &error))?;
         output::text(&String::from_utf8_lossy(&text))?;
         Ok(Code::Ok)

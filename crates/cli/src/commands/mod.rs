@@ -22,39 +22,9 @@ use shardwise::settings::{DiscoverySettings, LoadOptions};
 use shardwise::{PolicyName, Settings, ShardingFactory};
 use shardwise_outbox::settings::LoadedSettings;
 
-use crate::args::{Args, Command, Common};
+use crate::common::Common;
 use crate::exit::{CliFailure, Code, Result};
 use crate::{last_error, output};
-
-pub(crate) fn run(args: Args) -> Result<Code> {
-    let common = args.common;
-    match args.command {
-        Command::Demo(command) => block_on(command.run(&common)),
-        Command::Init(command) => command.run(&common),
-        Command::Settings(command) => command.run(&common),
-        Command::Backend(command) => block_on(command.run(&common)),
-        Command::Watch(command) => block_on(command.run(&common)),
-        Command::ConfirmLoss(command) => block_on(command.run(&common)),
-        Command::EndAbsence(command) => block_on(command.run(&common)),
-        Command::Ring(command) => command.run(&common),
-        Command::Serve(command) => command.run(&common),
-        Command::Probe(command) => command.run(&common),
-        Command::Members(command) => block_on(command.run(&common)),
-        Command::Owner(command) => block_on(command.run(&common)),
-        Command::Explain(command) => block_on(command.run(&common)),
-        Command::Holders(command) => block_on(command.run(&common)),
-        Command::Ask(command) => block_on(command.run(&common)),
-        Command::Route(command) => block_on(command.run(&common)),
-        Command::Routes(command) => block_on(command.run(&common)),
-        Command::Daemons(command) => block_on(command.run(&common)),
-        Command::Rebalances(command) => block_on(command.run(&common)),
-        Command::Drain(command) => block_on(command.run(&common)),
-        Command::Undrain(command) => block_on(command.run(&common)),
-        Command::Completions(command) => command.run(&common),
-        Command::Man(command) => command.run(&common),
-        Command::Outbox(command) => block_on(command.run(&common)),
-    }
-}
 
 fn load_settings(common: &Common) -> Result<Settings> {
     Ok(load_with_outboxes(common)?.settings)
@@ -143,7 +113,7 @@ fn still_waiting(what: &str, hint: &str) {
     output::note(format_args!("shardwise: still waiting for {what} after {WAITS_QUIETLY:?}; {why}"));
 }
 
-fn block_on(work: impl Future<Output = Result<Code>>) -> Result<Code> {
+pub(crate) fn block_on(work: impl Future<Output = Result<Code>>) -> Result<Code> {
     let runtime = tokio::runtime::Runtime::new().map_err(|error| CliFailure::io("start the runtime", &error))?;
     let result = runtime.block_on(work);
     // A blocked write to a pipe cannot be cancelled, but the process must still end.

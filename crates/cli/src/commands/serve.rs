@@ -17,7 +17,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::group::{IdArg, implied_policy, note_no_file};
 use super::outbox::SidecarOutbox;
 use super::{IS_IT_THERE, WAITS_QUIETLY, WHY_NOT_JOINED, joins_no_outbox, load_with_outboxes, still_waiting, waits_for};
-use crate::args::Common;
+use crate::common::Common;
 use crate::exit::{CliFailure, Code, Result};
 use crate::listen_address::listen_address;
 use crate::supervisor::Supervisor;

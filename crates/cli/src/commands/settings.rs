@@ -5,7 +5,7 @@ use shardwise::ShardingFactory;
 use shardwise::settings::Setting;
 
 use super::load_settings;
-use crate::args::Common;
+use crate::common::Common;
 use crate::exit::{Code, Result};
 use crate::output::{note, table};
 

@@ -16,7 +16,7 @@ fn params(slots: u32, virtual_nodes: u32, load_margin: LoadMargin) -> PlacementP
 
 fn simple(members: &[(InstanceId, Weight)], params: PlacementParams, hash: PointHash) -> SlotOwners {
     let members = ring::in_order(members.iter().cloned());
-    let owners = if members.is_empty() { Vec::new() } else { ring::owners(&members, &params, hash) };
+    let owners = if members.is_empty() { Vec::new() } else { owners(&members, &params, hash) };
     SlotOwners::from_parts(params, members, owners)
 }
 

@@ -3,17 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::policy::OnDrainTimeout;
 use crate::{Epoch, Resource};
-
-/// Rule for a resource whose work does not end within the drain timeout.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum OnDrainTimeout {
-    /// Keep the claim until the work or the lease ends: no work runs twice.
-    #[default]
-    Hold,
-    /// Hand the resource to the next member although work may still run here; counted as an overlap.
-    Release,
-}
 
 /// How a member gives up its claims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -18,7 +18,8 @@ mod store;
 #[cfg(test)]
 mod tests;
 
-pub use io::{CallFailure, ClaimAction, HoldingRules, OnDrainTimeout};
+pub use crate::policy::OnDrainTimeout;
+pub use io::{CallFailure, ClaimAction, HoldingRules};
 pub use store::StoreRefusal;
 
 use std::collections::{BTreeMap, BTreeSet};

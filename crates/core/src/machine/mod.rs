@@ -22,7 +22,8 @@ mod takeover;
 #[cfg(test)]
 mod tests;
 
-pub use io::{Action, ClaimInput, Input, MemberRefusal, Op, OpFailure, OtherWork, policy_mismatch};
+pub use crate::refusal::{MemberRefusal, OtherWork, policy_mismatch};
+pub use io::{Action, ClaimInput, Input, Op, OpFailure};
 
 use std::sync::Arc;
 use std::time::Duration;

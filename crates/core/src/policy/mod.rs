@@ -1,5 +1,6 @@
 //! Validated policies: what a group agrees on before a backend is contacted.
 
+mod on_drain_timeout;
 mod placement;
 mod timing;
 mod version_rule;
@@ -7,6 +8,7 @@ mod version_rule;
 use std::fmt;
 use std::time::Duration;
 
+pub use on_drain_timeout::OnDrainTimeout;
 pub use placement::{
     KeyPlacement, LoadMargin, PlacementKind, PlacementParams, SLOTS_DEFAULT, SLOTS_MAX, SLOTS_OUTBOX, VIRTUAL_NODES_DEFAULT,
     VIRTUAL_NODES_MAX,
@@ -14,7 +16,6 @@ pub use placement::{
 pub use timing::Timing;
 pub use version_rule::VersionRule;
 
-use crate::holdings::OnDrainTimeout;
 use crate::{ClaimStore, Fingerprint, GroupName, PolicyName, format_duration};
 
 /// The longest wait for work in flight at a handover or a leave.

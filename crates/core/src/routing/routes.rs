@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Width, WidthError};
 use crate::InstanceId;
+use crate::hex::hex_number;
 
 /// The most keys with a route.
 pub const ROUTES_MAX: usize = 64;
@@ -12,7 +13,9 @@ pub const SKIPS_MAX: usize = 16;
 
 /// The hash of a key ([`ShardKey::key_hash`](crate::ShardKey::key_hash)), as sixteen hexadecimal digits in text.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct KeyHash(pub(crate) u64);
+pub struct KeyHash(u64);
+
+hex_number!(KeyHash);
 
 impl KeyHash {
     /// Wraps a hash.

@@ -4,7 +4,7 @@ use shardwise_core::{ClaimName, Epoch, GroupName, Resource};
 
 use crate::StaleEpoch;
 use crate::error::JournalError;
-use crate::fence::shared::{refused, to_sql};
+use crate::stale_epoch::{refused, to_sql};
 
 /// The most bytes in one event.
 pub const EVENT_BYTES_MAX: u64 = 1 << 20;

@@ -7,7 +7,7 @@ use sqlx::pool::PoolConnection;
 
 use super::head::{JournalHead, JournalKey};
 use super::{JournalEvent, JournalSnapshot};
-use crate::fence::shared::to_sql;
+use crate::stale_epoch::to_sql;
 
 const CREATE: &str = "INSERT INTO shardwise_journal (group_name, name, epoch, version, snapshot, pruned, tail_bytes)
     VALUES ($1, $2, $3, 0, 0, 0, 0) ON CONFLICT (group_name, name) DO NOTHING";

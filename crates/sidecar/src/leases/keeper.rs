@@ -82,7 +82,7 @@ impl Leases {
     }
 
     /// Holds a name, or a period of a timer, for the lease with that number.
-    pub(super) async fn hold_name(self: Arc<Self>, lease: u64, tenure: Tenure, period: Option<Period>) {
+    pub(crate) async fn hold_name(self: Arc<Self>, lease: u64, tenure: Tenure, period: Option<Period>) {
         let granted = self.update(|state, now| {
             let is_its = state.live() == Some(lease);
             is_its.then(|| state.grant(now, Resource::Name(tenure.name().clone()), tenure.epoch(), period, tenure.lost_token())).flatten()

@@ -1,23 +1,20 @@
 //! Leases of the local worker: while it renews its lease, it is granted what this member holds, and each handover waits for it.
 
-pub(crate) mod enter;
-pub(crate) mod follow;
 mod keeper;
-pub(crate) mod lease;
-pub(crate) mod names;
-mod state;
+pub(crate) mod offers;
+pub(crate) mod state;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderName, Method};
 use shardwise::core::Resource;
-use shardwise::{ClaimName, Epoch, Fence, Moment, OwnershipMode, ShardingService, SlotSet};
+use shardwise::{ClaimName, Epoch, Fence, Moment, Ownership, OwnershipMode, ShardKey as _, ShardingService, SlotSet, slot_of};
 use tokio::sync::{Notify, Semaphore, watch};
 
-use crate::answers::millis;
+use crate::millis::millis;
 use crate::problem::{CONFLICT, LEASE_ENDED, LEASE_MISSING, LEASE_TAKEN, Problem, Result};
-use names::Offers;
+use offers::Offers;
 pub(crate) use state::LeaseId;
 use state::{GrantPhase, LeaseRefusal, LeaseState};
 
@@ -26,19 +23,19 @@ const LEASE: HeaderName = HeaderName::from_static("shardwise-lease");
 /// The routes of workers, behind the policy; the worker's token admits to these alone.
 const ROUTES: [&str; 7] = ["leases", "leases/{lease}", "grants", "grants/finished", "enter", "names", "owned"];
 /// The most requests that follow the grants of one policy at a time.
-const FOLLOWERS_MOST: usize = 8;
+pub(crate) const FOLLOWERS_MOST: usize = 8;
 
 /// The lease of the local worker on one policy, and the grants under it.
 pub(crate) struct Leases {
-    service: ShardingService,
-    state: Mutex<LeaseState>,
+    pub(crate) service: ShardingService,
+    pub(crate) state: Mutex<LeaseState>,
     /// The version of the grants.
-    news: watch::Sender<u64>,
+    pub(crate) news: watch::Sender<u64>,
     /// The lease has changed, or the worker has finished something: the keeper looks again.
-    wake: Notify,
+    pub(crate) wake: Notify,
     /// What is offered under a name, and the lease under which it is.
-    offers: Mutex<(u64, Offers)>,
-    followers: Arc<Semaphore>,
+    pub(crate) offers: Mutex<(u64, Offers)>,
+    pub(crate) followers: Arc<Semaphore>,
 }
 
 impl Leases {
@@ -83,7 +80,7 @@ impl Leases {
         !self.are_required()
             || self.look_unswept(|state, now, _| {
                 state.expire(now);
-                enter::open_fence(state, &self.service.ownership(), now, key).is_some()
+                open_fence(state, &self.service.ownership(), now, key).is_some()
             })
     }
 
@@ -105,7 +102,7 @@ impl Leases {
     }
 
     /// Reads the state as it is now, and for how long the grants hold: while the lease is live and this member holds its claims.
-    fn look<T>(&self, read: impl FnOnce(&mut LeaseState, Moment, Duration) -> T) -> T {
+    pub(crate) fn look<T>(&self, read: impl FnOnce(&mut LeaseState, Moment, Duration) -> T) -> T {
         self.look_unswept(|state, now, valid| {
             state.sweep(now);
             read(state, now, valid)
@@ -113,7 +110,7 @@ impl Leases {
     }
 
     /// The same for a reader that looks itself whether a grant is lost: with a thousand grants, to look at all takes longer than the rest.
-    fn look_unswept<T>(&self, read: impl FnOnce(&mut LeaseState, Moment, Duration) -> T) -> T {
+    pub(crate) fn look_unswept<T>(&self, read: impl FnOnce(&mut LeaseState, Moment, Duration) -> T) -> T {
         // In this order: if the member has lost its claims and joined again, the end of its new claims is not taken for that of the lost ones.
         let held = self.service.ownership().claims_end();
         self.update(|state, now| {
@@ -135,7 +132,7 @@ impl Leases {
         shown.to_str().ok().and_then(LeaseId::parse).ok_or_else(|| self.refused(LeaseRefusal::Ended(state::BAD_ID)))
     }
 
-    fn refused(&self, refusal: LeaseRefusal) -> Problem {
+    pub(crate) fn refused(&self, refusal: LeaseRefusal) -> Problem {
         match refusal {
             LeaseRefusal::Taken { age, left } => LEASE_TAKEN.because(format!(
                 "another lease has been live for {age:.1?} and lasts {} ms unless it is renewed: one worker at a time has a lease on this policy. \
@@ -160,7 +157,7 @@ impl Leases {
     }
 
     /// Changes the state, and wakes those that follow it.
-    fn update<T>(&self, change: impl FnOnce(&mut LeaseState, Moment) -> T) -> T {
+    pub(crate) fn update<T>(&self, change: impl FnOnce(&mut LeaseState, Moment) -> T) -> T {
         let mut state = self.locked();
         let changed = change(&mut state, self.service.now());
         let version = state.version();
@@ -169,7 +166,7 @@ impl Leases {
     }
 
     /// An error under eventual ownership, where nothing is granted.
-    fn grants_anything(&self) -> Result<()> {
+    pub(crate) fn grants_anything(&self) -> Result<()> {
         if self.are_required() {
             return Ok(());
         }
@@ -179,6 +176,12 @@ impl Leases {
              group_name"
         )))
     }
+}
+
+/// The fence under which work on that key may start: its slot is open, and this member holds it under the epoch that was granted.
+pub(crate) fn open_fence(state: &LeaseState, ownership: &Ownership, now: Moment, key: &str) -> Option<Fence> {
+    let grant = state.open_slot(slot_of(key.key_hash(), state.slots().slots()))?;
+    ownership.fence_at(key, now).ok().filter(|fence| fence.epoch == grant.epoch)
 }
 
 /// Whether the route is one that a worker needs.

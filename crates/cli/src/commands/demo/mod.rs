@@ -18,7 +18,7 @@ use shardwise::core::{format_duration, parse_duration};
 use shardwise_outbox::SqliteStore;
 use shardwise_outbox::settings::StoreSettings;
 
-use crate::args::Common;
+use crate::common::Common;
 use crate::exit::{CliFailure, Code, Result};
 use crate::output::{self, Format, millis};
 use crate::{signals, status_line};

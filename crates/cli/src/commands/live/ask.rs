@@ -10,9 +10,9 @@ use shardwise::core::parse_duration;
 use shardwise::requests::{Answer, AskError, BODY_BYTES_MAX, NoRoute, Request, SessionId, To};
 use shardwise::{ClaimName, InstanceId, Observer};
 
-use crate::args::Common;
 use crate::commands::group::PolicyArg;
 use crate::commands::{IS_IT_THERE, waiting, waits_for};
+use crate::common::Common;
 use crate::exit::{CliFailure, Code, Result};
 use crate::output::{self, Format};
 

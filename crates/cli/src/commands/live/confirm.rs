@@ -4,9 +4,9 @@ use clap::Args;
 use serde_json::json;
 use shardwise::InstanceId;
 
-use crate::args::Common;
 use crate::commands::group::PolicyArg;
 use crate::commands::{IS_IT_THERE, waiting, waits_for};
+use crate::common::Common;
 use crate::exit::{CliFailure, Code, Result};
 use crate::output::count;
 

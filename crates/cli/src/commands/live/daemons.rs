@@ -8,9 +8,9 @@ use shardwise::core::Resource;
 use shardwise::{Holding, Observer};
 
 use super::held;
-use crate::args::Common;
 use crate::commands::group::PolicyArg;
 use crate::commands::{IS_IT_THERE, waiting, waits_for};
+use crate::common::Common;
 use crate::exit::{Code, Result};
 use crate::output::{self, count, table};
 

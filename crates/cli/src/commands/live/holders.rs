@@ -10,8 +10,8 @@ use shardwise::{Epoch, Holding, InstanceId, Observer, View};
 use super::held;
 use super::members::note_frozen;
 use super::owner::no_owner;
-use crate::args::Common;
 use crate::commands::group::PolicyArg;
+use crate::common::Common;
 use crate::exit::{Code, Result};
 use crate::output::{self, count, table};
 

@@ -6,8 +6,8 @@ use shardwise::core::WorkerHealth;
 use shardwise::{InstanceId, Member, MemberState, View};
 
 use super::drain::drained_members;
-use crate::args::Common;
 use crate::commands::group::{GroupSnapshot, PolicyArg, note_unplaced};
+use crate::common::Common;
 use crate::exit::{Code, Result};
 use crate::output::{self, count, table};
 

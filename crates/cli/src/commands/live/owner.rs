@@ -6,9 +6,9 @@ use shardwise::{Holding, InstanceId, MemberState, Mismatch, Observer, OwnershipM
 
 use super::drain::drained_members;
 use super::held;
-use crate::args::Common;
 use crate::commands::group::PolicyArg;
 use crate::commands::ring;
+use crate::common::Common;
 use crate::exit::{Code, Result};
 use crate::output::{self, Format};
 

@@ -7,8 +7,8 @@ use clap::Args;
 use serde_json::json;
 use shardwise::{InstanceId, MemberState, Observer, SlotOwners};
 
-use crate::args::Common;
 use crate::commands::group::{GroupSnapshot, PolicyArg, follow, vanished_between};
+use crate::common::Common;
 use crate::exit::{Code, Result};
 use crate::{output, signals};
 

@@ -9,9 +9,9 @@ use shardwise::requests::{NoRoute, Route, RouteCause, To};
 use shardwise::{InstanceId, Member, MemberState, Router, ShardKey as _, View};
 use tokio::time::{Instant, sleep};
 
-use crate::args::Common;
 use crate::commands::group::PolicyArg;
 use crate::commands::{IS_IT_THERE, waiting, waits_for};
+use crate::common::Common;
 use crate::exit::{CliFailure, Code, Result};
 use crate::output::{self, table_or};
 

@@ -9,7 +9,7 @@ use shardwise_sidecar::OutboxReplay;
 
 use super::open_store::OpenedStore;
 use super::{OutboxArgs, safe};
-use crate::args::Common;
+use crate::common::Common;
 use crate::exit::{CliFailure, Code, Result};
 use crate::output::{self, Format, count, table_or};
 

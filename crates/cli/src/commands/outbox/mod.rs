@@ -27,7 +27,7 @@ use self::open_store::OpenedStore;
 pub(crate) use self::sidecar_outbox::SidecarOutbox;
 use super::group::IdArg;
 use super::{IS_IT_THERE, WHY_NOT_JOINED, load_with_outboxes, waiting, waits_for};
-use crate::args::Common;
+use crate::common::Common;
 use crate::events::{self, EventLine};
 use crate::exit::{CliFailure, Code, Result};
 use crate::listen_address::listen_address;

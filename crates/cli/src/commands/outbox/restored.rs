@@ -7,7 +7,7 @@ use shardwise_outbox::store::ABOVE_MAX;
 
 use super::OutboxArgs;
 use super::open_store::OpenedStore;
-use crate::args::Common;
+use crate::common::Common;
 use crate::exit::{Code, Result};
 use crate::output::{self, Format, count};
 

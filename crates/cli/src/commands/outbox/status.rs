@@ -7,7 +7,7 @@ use shardwise_outbox::store::{Stuck, StuckCause};
 
 use super::open_store::OpenedStore;
 use super::safe;
-use crate::args::Common;
+use crate::common::Common;
 use crate::exit::{Code, Result};
 use crate::output::{count, table_or};
 

@@ -6,7 +6,7 @@ use shardwise::core::{Explanation, KeyExplanation, ViewPlacement, WalkStep, Weig
 use shardwise::{InstanceId, KeyOwners, PlacementKind};
 
 use super::{Placement, RingMembers, place};
-use crate::args::Common;
+use crate::common::Common;
 use crate::exit::{Code, Result};
 use crate::output::{count, table};
 

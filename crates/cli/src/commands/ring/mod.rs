@@ -11,7 +11,7 @@ use clap::{Args, Subcommand};
 use shardwise::core::ViewPlacement;
 use shardwise::{LoadMargin, PlacementKind, PlacementParams};
 
-use crate::args::Common;
+use crate::common::Common;
 use crate::exit::{CliFailure, Code, Result};
 use crate::files;
 use text::{MemberWeight, in_order, members_of_lines, members_of_list, refuse_unused};

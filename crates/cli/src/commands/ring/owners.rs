@@ -7,7 +7,7 @@ use shardwise::InstanceId;
 use shardwise::core::Escaped;
 
 use super::{Placement, RingMembers, place, usage};
-use crate::args::Common;
+use crate::common::Common;
 use crate::exit::{CliFailure, Code, Result};
 use crate::output::{self, Format};
 

@@ -8,7 +8,7 @@ use shardwise::core::{Balance, PlacementChange, Plan as Moves, Sample, Side};
 
 use super::text::{MemberWeight, members_of_list, placement_after};
 use super::{Placement, RingMembers, from_file, usage};
-use crate::args::Common;
+use crate::common::Common;
 use crate::exit::{Code, Result};
 use crate::output::{count, table};
 

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use self::printer::ChangePrinter;
 use super::group::{GroupSnapshot, IdArg, PolicyArg, follow, note_no_file, vanished_between};
 use super::{IS_IT_THERE, WHY_NOT_JOINED, joins_no_outbox, load_settings, waiting, waits_for};
-use crate::args::Common;
+use crate::common::Common;
 use crate::exit::{CliFailure, Code, Result};
 use crate::{files, output, signals};
 

@@ -3,8 +3,8 @@
 use sqlx::SqliteConnection;
 
 use crate::error::FenceError;
-use crate::fence::shared::{refused, to_sql};
 use crate::progress::{Position, Progress, not_saved};
+use crate::stale_epoch::{refused, to_sql};
 
 use super::queries::check;
 use super::{POSITION, RESUME, SAVE};

@@ -4,8 +4,8 @@ use shardwise_core::{Epoch, GroupName, Resource};
 use sqlx::{Connection, SqliteConnection};
 
 use crate::error::FenceError;
-use crate::fence::shared::{refused, to_sql};
 use crate::resource_text;
+use crate::stale_epoch::{refused, to_sql};
 
 use super::{CHECK, FENCE_UP, JOURNAL_UP, PROGRESS_UP};
 

@@ -18,11 +18,12 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use utoipa::ToSchema;
 
 use super::lease::leasable;
-use super::state::{GrantChange, GrantPhase, LeaseId, LeaseRefusal, LeaseState, WorkerGrant};
-use super::{FOLLOWERS_MOST, Leases};
-use crate::answers::millis;
-use crate::app::{App, PolicyPath};
+use crate::app::App;
 use crate::body::{self, Whole};
+use crate::leases::state::{GrantChange, GrantPhase, LeaseId, LeaseRefusal, LeaseState, WorkerGrant};
+use crate::leases::{FOLLOWERS_MOST, Leases};
+use crate::millis::millis;
+use crate::path_parameters::PolicyPath;
 use crate::problem::{BAD_REQUEST, Result, TOO_MANY};
 
 /// The interval of lines in a stream without changes, so that both sides notice when the other one is gone.

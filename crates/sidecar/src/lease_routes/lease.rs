@@ -10,11 +10,12 @@ use axum::http::header::CONTENT_TYPE;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::Leases;
-use super::state::{self, LeaseId, LeaseRefusal, LeaseState};
-use crate::answers::millis;
-use crate::app::{App, NamePath, PolicyPath, ServedGroup};
+use crate::app::{App, ServedGroup};
 use crate::body::{self, Whole};
+use crate::leases::Leases;
+use crate::leases::state::{self, LeaseId, LeaseRefusal, LeaseState};
+use crate::millis::millis;
+use crate::path_parameters::{NamePath, PolicyPath};
 use crate::problem::{BAD_REQUEST, CONFLICT, Result};
 
 /// The shortest and the longest lease, in milliseconds.

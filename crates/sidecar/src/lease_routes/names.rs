@@ -11,31 +11,17 @@ use serde::{Deserialize, Serialize};
 use shardwise::{Period, Run, Tenure};
 use utoipa::ToSchema;
 
-use super::Leases;
 use super::lease::leasable;
-use crate::app::{App, PolicyPath};
+use crate::app::App;
 use crate::body::{self, Whole};
 use crate::daemons;
+use crate::leases::Leases;
+use crate::leases::offers::{OfferedWork, Offers};
+use crate::path_parameters::PolicyPath;
 use crate::problem::{BAD_REQUEST, CONFLICT, Result};
 
 /// The most names of a kind in one offer.
 const OFFERS_MOST: usize = 64;
-
-/// What is offered, each with its run: dropping it withdraws the offer.
-pub(super) type Offers = BTreeMap<OfferedWork, Run>;
-
-/// Work that the worker can do under a name.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum OfferedWork {
-    Singleton(String),
-    /// A set of daemons.
-    Daemons(String),
-    Timer {
-        name: String,
-        every: Duration,
-        phase: Duration,
-    },
-}
 
 /// What the worker can do under a name.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -198,13 +184,5 @@ impl Leases {
         let names = now.len();
         *offers = (lease, now);
         (names, before)
-    }
-
-    /// What is offered under a lease that is not live any more.
-    pub(super) fn offers_of_ended_lease(&self) -> Offers {
-        self.update(|state, _| {
-            let mut offers = self.offers.lock().unwrap_or_else(PoisonError::into_inner);
-            if Some(offers.0) == state.live() { Offers::new() } else { std::mem::take(&mut offers.1) }
-        })
     }
 }

@@ -5,15 +5,16 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Request, State};
 use serde::{Deserialize, Serialize};
-use shardwise::{Fence, Moment, Ownership, ShardKey as _, slot_of};
+use shardwise::Fence;
 use utoipa::ToSchema;
 
 use super::lease::leasable;
-use super::state::LeaseState;
-use crate::answers::millis;
-use crate::app::{App, PolicyPath};
+use crate::app::App;
 use crate::body;
 use crate::key_list::KEY_BYTES_MAX;
+use crate::leases::open_fence;
+use crate::millis::millis;
+use crate::path_parameters::PolicyPath;
 use crate::problem::{BAD_KEY, BAD_REQUEST, Result};
 
 /// The most keys of one request.
@@ -69,10 +70,4 @@ pub(crate) async fn enter(State(app): State<Arc<App>>, PolicyPath(joined): Polic
         Ok(entered.collect())
     });
     Ok(Json(entered.map_err(|refusal| leases.refused(refusal))?))
-}
-
-/// The fence under which work on that key may start: its slot is open, and this member holds it under the epoch that was granted.
-pub(super) fn open_fence(state: &LeaseState, ownership: &Ownership, now: Moment, key: &str) -> Option<Fence> {
-    let grant = state.open_slot(slot_of(key.key_hash(), state.slots().slots()))?;
-    ownership.fence_at(key, now).ok().filter(|fence| fence.epoch == grant.epoch)
 }
