@@ -30,9 +30,9 @@ fn a_probe_takes_what_has_failed_least_and_grows() {
 
 /// Aggregates with one event each: when each may be read, and how often its head has failed.
 #[derive(Default)]
-struct Pending(BTreeMap<AggregateId, (u64, u32)>);
+struct StoredHeads(BTreeMap<AggregateId, (u64, u32)>);
 
-impl Pending {
+impl StoredHeads {
     /// Carries out everything that the engine wants at that time, and what follows from it. Calls and the sink answer at once.
     fn step(&mut self, engine: &mut Engine, ms: u64) {
         let mut actions = engine.next(at(ms));
@@ -87,17 +87,17 @@ impl Pending {
 /// them for hours, because they were tried one by one, half a minute apart, and while the memory was full of them others were not read.
 #[test]
 fn what_always_fails_delays_the_others_no_longer_than_an_outage() {
-    let (mut engine, mut pending) = (holding(options(), SinkLimits::default()), Pending::default());
+    let (mut engine, mut pending) = (holding(options(), SinkLimits::default()), StoredHeads::default());
     let others = POISON..POISON + 3;
     pending.0.extend((0..POISON / 2).chain(others.clone()).map(|id| (id, (0, 0))));
     let mut now = 3;
-    let mut run_until = |pending: &mut Pending, end: u64| {
+    let mut run_until = |pending: &mut StoredHeads, end: u64| {
         while now < end {
             pending.step(&mut engine, now);
             now += STEP_MS;
         }
     };
-    let left = |pending: &Pending| others.clone().filter(|other| pending.0.contains_key(other)).collect::<Vec<_>>();
+    let left = |pending: &StoredHeads| others.clone().filter(|other| pending.0.contains_key(other)).collect::<Vec<_>>();
     // Fifty that fail are first read ten at a time: the probes are of 1, 2, 4, 8, 10 … of them.
     run_until(&mut pending, 120_000);
     assert_eq!(left(&pending), [0; 0], "of those that were written at the same time as what fails");
