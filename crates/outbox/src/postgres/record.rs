@@ -51,19 +51,16 @@ pub(super) use short_of_a_deadlock;
 /// $5 sequences, $6 hashes or NULL. Returns how many aggregates it changed. One with everything delivered is struck off, unless a writer
 /// holds its row: then more events may follow. Whether everything is delivered is looked up twice: here without a lock, which spares the
 /// lock where more is pending, and by `outbox_strike` behind the lock in a new snapshot, because a writer that came and went meanwhile has
-/// left no new version of its row. Each other one is put on the publishers' list, or its row there is moved on. An outcome that was already
-/// applied changes nothing, so a late or repeated call is harmless; `outbox_place` looks at that again, behind the fence. Each outcome of a current hold changes one aggregate, so their number
-/// shows whether any was fenced. LATERAL forces one lookup for each aggregate. Public for the test that reads the plan.
+/// left no new version of its row. Each other one is put on the publishers' list, or its row there is moved on. A late or repeated call is
+/// harmless: it strikes off again what has nothing pending, and `outbox_place` looks, behind the fence, at what was already applied. Each
+/// outcome of a current hold changes at most one aggregate, so their number shows whether any was fenced. LATERAL forces one lookup for each
+/// aggregate. Public for the test that reads the plan.
 pub const MARK: &str = concat!(
     under_the_fence!("through, hash", "$5::bigint[], $6::bigint[]"),
     ", patience AS MATERIALIZED (SELECT ",
     short_of_a_deadlock!(),
-    " FROM (SELECT count(*) FROM allowed) AS behind_the_fence), due AS MATERIALIZED (
-        SELECT m.aggregate, m.through, m.hash FROM patience CROSS JOIN allowed AS m CROSS JOIN LATERAL ",
-    delivered!("m.aggregate"),
-    " AS d WHERE d.done_seq < m.through
-    ), idle AS MATERIALIZED (
-        SELECT array_agg(m.aggregate) AS aggregates, array_agg(m.through) AS through FROM due AS m
+    " FROM (SELECT count(*) FROM allowed) AS behind_the_fence), idle AS MATERIALIZED (
+        SELECT array_agg(m.aggregate) AS aggregates, array_agg(m.through) AS through FROM patience CROSS JOIN allowed AS m
         LEFT JOIN LATERAL (SELECT 1 AS pending FROM outbox AS o WHERE o.aggregate = m.aggregate AND o.seq > m.through LIMIT 1) AS e ON true
         WHERE e.pending IS NULL
     ), struck AS MATERIALIZED (
@@ -72,7 +69,7 @@ pub const MARK: &str = concat!(
     )
     SELECT (SELECT count(*) FROM struck) + coalesce((
         SELECT outbox_place(array_agg(m.aggregate), array_agg(m.hash), array_agg(m.through), true)
-        FROM due AS m WHERE m.aggregate NOT IN (SELECT aggregate FROM struck) HAVING count(*) > 0), 0)"
+        FROM allowed AS m WHERE m.aggregate NOT IN (SELECT aggregate FROM struck) HAVING count(*) > 0), 0)"
 );
 
 /// $5 sequences, $6 hashes or NULL. Puts aggregates on the publishers' list, which has the retries, if they are on the writers' list alone.
