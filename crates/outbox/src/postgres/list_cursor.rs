@@ -11,6 +11,9 @@ use crate::AggregateId;
 /// writer an update.
 const HAND_OVER_AFTER: Duration = Duration::from_secs(5);
 
+/// The fewest keys of a reading's first page.
+const FIRST_PAGE_MIN: usize = 100;
+
 /// The number and the aggregate at which a reading of the writers' list stopped.
 pub(super) type ListPlace = (i64, AggregateId);
 
@@ -29,6 +32,8 @@ struct CursorState {
     /// Whether the last attempt moved any, and where the next one begins: others may hold those at which it began.
     has_moved: bool,
     turn: usize,
+    /// How many keys the next reading begins with.
+    first_page: usize,
     /// How often the end was passed since something was read.
     barren: u32,
     /// The highest number that was seen, and what it was some time ago. What has a lower number than that is old.
@@ -46,6 +51,7 @@ impl Default for ListCursor {
             handed_over_at: None,
             has_moved: false,
             turn: 0,
+            first_page: KEYS,
             barren: 0,
             highest: i64::MIN,
             earlier,
@@ -78,6 +84,19 @@ impl ListCursor {
             state.after = BEGINNING;
         }
         (if anew { BEGINNING } else { state.after }, state.old_through)
+    }
+
+    /// How many keys to begin with: a little more than the last reading used, because an aggregate may have many events, and most keys of a
+    /// full page would be read again by the next one.
+    pub(super) fn first_page(&self) -> usize {
+        self.state().first_page
+    }
+
+    /// The first page filled the reading at this index, or was not enough.
+    pub(super) fn paged(&self, filled_at: Option<usize>) {
+        let mut state = self.state();
+        let next = filled_at.map_or(state.first_page * 2, |index| index + 1 + index / 4);
+        state.first_page = next.clamp(FIRST_PAGE_MIN, KEYS);
     }
 
     /// Returns whether to go on at once if the reading was cut short. Of a list that is longer than a reading nothing may be this
@@ -129,6 +148,17 @@ mod tests {
         assert_eq!([begins(), begins(), begins()], [1_000, 2_000, 500]);
         cursor.handed_over(true);
         assert!(cursor.may_hand_over(KEYS) && !cursor.may_hand_over(KEYS - 1) && cursor.turn(2_500) == 0);
+    }
+
+    #[test]
+    fn a_reading_begins_with_a_little_more_than_the_last_one_used() {
+        let cursor = ListCursor::default();
+        let next = |filled_at| {
+            cursor.paged(filled_at);
+            cursor.first_page()
+        };
+        assert_eq!([next(Some(199)), next(None), next(Some(10)), next(None)], [249, 498, 100, 200]);
+        assert_eq!([next(None), next(None), next(None), next(Some(999))], [400, 800, KEYS, KEYS]);
     }
 
     #[test]

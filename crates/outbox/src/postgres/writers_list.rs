@@ -4,7 +4,7 @@
 //! An aggregate with such a row is delivered as far as `done_seq` there says, one without as far as `drained_seq` says. While the row is
 //! listed, the aggregate is read by its hash, and nothing of it is read here.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use shardwise::{ShardKey, slot_of};
 use sqlx::PgConnection;
@@ -18,7 +18,7 @@ use crate::store::rows::RunCollector;
 use crate::store::sql::{from_ordered, signed, to_ordered};
 use crate::store::{FetchRequest, PublisherRegistration};
 
-/// The keys of one statement, and the statements of one reading: what is behind them is read next.
+/// The most keys of one statement, and the statements of one reading: what is behind them is read next.
 pub(super) const KEYS: usize = 1_000;
 const PAGES: usize = 10;
 
@@ -141,15 +141,16 @@ pub(super) async fn read(
     let except: HashSet<AggregateId> = request.except_aggregates.iter().copied().collect();
     let (mut at, mut has_wrapped, mut highest, mut passed_end) = (begun, begun == BEGINNING, i64::MIN, false);
     let mut list = ListReading { is_whole: false, goes_on: false, leaving: HashedAggregates::default(), known: HashSet::new() };
-    for _ in 0..PAGES {
+    for turn in 0..PAGES {
         if reading.is_full() {
             break;
         }
+        let most = if turn == 0 { cursor.first_page() } else { KEYS };
         let page: Vec<(AggregateId, String, i64, bool)> =
-            sqlx::query_as(LISTED).bind(at.0).bind(at.1).bind(signed(KEYS)).fetch_all(&mut *conn).await?;
-        let (is_last, end) = (page.len() < KEYS, page.last().map_or(at, |(id, _, number, _)| (*number, *id)));
+            sqlx::query_as(LISTED).bind(at.0).bind(at.1).bind(signed(most)).fetch_all(&mut *conn).await?;
+        let (is_last, end) = (page.len() < most, page.last().map_or(at, |(id, _, number, _)| (*number, *id)));
         highest = highest.max(end.0);
-        let positions: HashMap<AggregateId, ListPlace> = page.iter().map(|(id, _, number, _)| (*id, (*number, *id))).collect();
+        let places: Vec<ListPlace> = page.iter().map(|(id, _, number, _)| (*number, *id)).collect();
         let (mut new, mut old) = (HashedAggregates::default(), Vec::new());
         for (id, key, number, is_listed) in page {
             if has_wrapped && begun != BEGINNING && (number, id) > begun {
@@ -168,7 +169,11 @@ pub(super) async fn read(
                 }
             }
         }
-        let cut = read_events(conn, me, new, reading).await?.map(|stopped| positions.get(&stopped).copied().unwrap_or(at));
+        let stopped = read_events(conn, me, new, reading).await?.map(|stopped| places.iter().position(|(_, id)| *id == stopped));
+        if turn == 0 && (stopped.is_some() || !is_last) {
+            cursor.paged(stopped.flatten());
+        }
+        let cut = stopped.map(|stopped| stopped.and_then(|index| places.get(index)).copied().unwrap_or(at));
         let came: HashSet<AggregateId> = reading.runs.iter().map(|run| run.aggregate).collect();
         old.retain(|(id, _, place)| !came.contains(id) && cut.is_none_or(|cut| *place <= cut));
         old.into_iter().take(KEYS).for_each(|(id, hash, _)| list.leaves(id, hash));
