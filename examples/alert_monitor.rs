@@ -46,10 +46,10 @@ async fn main() -> Result {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
         ["run", settings, policy] => run(settings, policy).await,
-        ["silence", policy, url, instance, rule] => Sidecar { policy, url }.silence(instance, rule).await,
-        ["status", policy, url] => Sidecar { policy, url }.status(None).await,
-        ["status", policy, url, instance] => Sidecar { policy, url }.status(Some(instance)).await,
-        ["rules", policy, url] => Sidecar { policy, url }.rules().await,
+        ["silence", policy, url, instance, rule] => SidecarClient { policy, url }.silence(instance, rule).await,
+        ["status", policy, url] => SidecarClient { policy, url }.status(None).await,
+        ["status", policy, url, instance] => SidecarClient { policy, url }.status(Some(instance)).await,
+        ["rules", policy, url] => SidecarClient { policy, url }.rules().await,
         _ => Err("the verbs are run, silence, status and rules; the head of this file has their arguments".into()),
     }
 }
@@ -158,12 +158,12 @@ async fn run(settings: &str, policy: &str) -> Result {
 }
 
 /// A sidecar that knows the group.
-struct Sidecar<'a> {
+struct SidecarClient<'a> {
     policy: &'a str,
     url: &'a str,
 }
 
-impl Sidecar<'_> {
+impl SidecarClient<'_> {
     /// A GET, or with a body a POST. Returns the member that answered, and its answer.
     async fn ask(&self, path: &str, body: Option<Value>) -> Result<(String, Value)> {
         let host = self.url.strip_prefix("http://").ok_or("URL is http://HOST:PORT")?;

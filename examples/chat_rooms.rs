@@ -33,7 +33,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use processes::{Line, Result, Worker, expect};
+use processes::{Result, Worker, WorkerLine, expect};
 use rooms::Rooms;
 
 /// The header of HTTP whose value finds a message again.
@@ -193,7 +193,7 @@ fn lock<T>(shared: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 /// Remembers where a worker is reached, and who has a room.
-fn hear((id, line): Line, fronts: &Fronts, owners: &mut HashMap<String, String>) {
+fn hear((id, line): WorkerLine, fronts: &Fronts, owners: &mut HashMap<String, String>) {
     if let Ok(at) = line.parse() {
         lock(fronts).insert(id, at);
         return;

@@ -11,7 +11,7 @@ mod paused;
 
 use std::process::ExitCode;
 
-use paused::{ACCOUNT, BALANCE, Paid, Place, Result};
+use paused::{ACCOUNT, BALANCE, Paid, Result, RunFolder};
 use shardwise::core::Fence;
 use shardwise::{Settings, ShardingFactory, ShardingService};
 use sqlx::PgPool;
@@ -38,7 +38,7 @@ async fn pay(bank: &PgPool, sharding: &ShardingService, fence: Fence) -> Result<
     Ok(Paid::Left(left))
 }
 
-async fn open(place: &Place, address: &str, settings: &str) -> Result<PgPool> {
+async fn open(place: &RunFolder, address: &str, settings: &str) -> Result<PgPool> {
     let bank = PgPool::connect(address).await?;
     if place.is_new() {
         // What `shardwise backend init` does.
@@ -53,7 +53,7 @@ async fn open(place: &Place, address: &str, settings: &str) -> Result<PgPool> {
 
 #[tokio::main]
 async fn main() -> Result<ExitCode> {
-    let place = Place::new()?;
+    let place = RunFolder::new()?;
     let address = std::env::var("DATABASE_URL");
     let address = address.map_err(|_| "set DATABASE_URL to a database, such as postgres://user:password@127.0.0.1/database")?;
     let settings = format!("{}backend = \"postgres\"\npostgres.url = {address:?}\n", place.policy());

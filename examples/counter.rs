@@ -5,23 +5,22 @@
 
 #![expect(clippy::print_stdout, reason = "an example talks to its reader")]
 
+mod processes;
+
 use std::env;
 use std::path::Path;
-use std::process::Stdio;
 use std::time::Duration;
 
 use shardwise::{ClaimName, InstanceId, Settings, ShardingFactory, Tenure};
 use shardwise_fencing::{Journal, JournalError, LoadedJournal, sqlite};
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
-use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
+
+use processes::{Result, Worker, WorkerLine};
 
 const PAUSE: Duration = Duration::from_millis(20);
 /// How far the journal grows between two snapshots.
 const SNAPSHOT_EVERY: u64 = 50;
-
-type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 #[tokio::main]
 async fn main() -> Result {
@@ -49,8 +48,7 @@ async fn worker(folder: &Path, id: &str) -> Result {
     let journal = Journal::sqlite(pool, sharding.group_name().clone(), ClaimName::new("counter")?);
     sharding.register_self().await?;
 
-    let name = id.to_owned();
-    let run = sharding.singleton("counter")?.run(move |tenure| count(journal.clone(), name.clone(), tenure));
+    let run = sharding.singleton("counter")?.run(move |tenure| count(journal.clone(), tenure));
     tokio::signal::ctrl_c().await?;
     run.stop().await;
     sharding.deregister_self().await?;
@@ -58,7 +56,7 @@ async fn worker(folder: &Path, id: &str) -> Result {
 }
 
 /// Runs on one worker at a time, under its epoch. The journal refuses former owners.
-async fn count(journal: Journal, id: String, tenure: Tenure) -> std::result::Result<(), JournalError> {
+async fn count(journal: Journal, tenure: Tenure) -> std::result::Result<(), JournalError> {
     let epoch = tenure.epoch();
     let loaded = journal.take_over(epoch).await?;
     let (mut version, mut counter) = (loaded.version, restored(&loaded));
@@ -66,7 +64,7 @@ async fn count(journal: Journal, id: String, tenure: Tenure) -> std::result::Res
         version = journal.append(version, epoch, &[b"one more"]).await?;
         counter += 1;
         // It is in the journal: readers of this line may rely on it.
-        println!("{id} {epoch} {counter}");
+        println!("{epoch} {counter}");
         if counter % SNAPSHOT_EVERY == 0 {
             journal.snapshot(version, epoch, &counter.to_be_bytes()).await?;
         }
@@ -90,31 +88,17 @@ async fn demonstration() -> Result {
     let (said, heard) = mpsc::channel(64);
     let mut workers = Vec::new();
     for id in ["ada", "bob", "eve"] {
-        workers.push((id, started(folder.path(), id, said.clone())?));
+        workers.push(Worker::start(folder.path(), id, &said)?);
     }
     drop(said);
     tokio::time::timeout(LONGEST, watched(workers, heard)).await.map_err(|_| format!("not done within {LONGEST:?}"))?
 }
 
-fn started(folder: &Path, id: &'static str, said: mpsc::Sender<String>) -> Result<Child> {
-    let mut command = Command::new(env::current_exe()?);
-    let mut child = command.arg(folder).arg(id).stdout(Stdio::piped()).kill_on_drop(true).spawn()?;
-    let mut lines = BufReader::new(child.stdout.take().ok_or("a child without output")?).lines();
-    tokio::spawn(async move {
-        while let Ok(Some(line)) = lines.next_line().await {
-            if said.send(line).await.is_err() {
-                return;
-            }
-        }
-    });
-    Ok(child)
-}
-
 /// Reads the numbers, and kills the owner while there is another.
-async fn watched(mut workers: Vec<(&'static str, Child)>, mut heard: mpsc::Receiver<String>) -> Result {
+async fn watched(mut workers: Vec<Worker>, mut heard: mpsc::Receiver<WorkerLine>) -> Result {
     let (mut owner, mut epoch, mut counter, mut since) = (String::new(), 0_u64, 0_u64, 0_u64);
-    while let Some(line) = heard.recv().await {
-        let [id, under, number] = line.split(' ').collect::<Vec<_>>()[..] else { return Err(format!("{line:?} is no count").into()) };
+    while let Some((id, line)) = heard.recv().await {
+        let (under, number) = line.split_once(' ').ok_or_else(|| format!("{line:?} is no count"))?;
         let (under, number): (u64, u64) = (under.parse()?, number.parse()?);
         if under == epoch {
             expect(id == owner && number == counter + 1, &line, counter)?;
@@ -122,7 +106,7 @@ async fn watched(mut workers: Vec<(&'static str, Child)>, mut heard: mpsc::Recei
             // The last owner may have written one more and died before it could print it.
             expect(under > epoch && (counter + 1..=counter + 2).contains(&number), &line, counter)?;
             println!("{id} counts from {number}, under epoch {under}");
-            (owner, epoch, since) = (id.to_owned(), under, number);
+            (owner, epoch, since) = (id, under, number);
         }
         counter = number;
         if counter < since + OF_EACH {
@@ -132,10 +116,9 @@ async fn watched(mut workers: Vec<(&'static str, Child)>, mut heard: mpsc::Recei
             println!("{counter} counted by three owners, none lost, none twice");
             return Ok(());
         }
-        if let Some(at) = workers.iter().position(|(id, _)| *id == owner) {
-            let (id, mut child) = workers.remove(at);
-            child.kill().await?;
-            println!("{id} is killed at {counter}");
+        if let Some(at) = workers.iter().position(|worker| worker.id == owner) {
+            workers.remove(at).kill().await?;
+            println!("{owner} is killed at {counter}");
         }
     }
     Err("all workers are gone".into())

@@ -6,19 +6,20 @@
 
 #![expect(clippy::print_stdout, reason = "an example talks to its reader")]
 
+mod processes;
+
 use std::env;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::Path;
-use std::process::Stdio;
 use std::time::Duration;
 
 use shardwise::{Guard, InstanceId, Settings, ShardingFactory, ShardingService};
 use shardwise_fencing::{Progress, Resource, sqlite};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool};
-use tokio::io::AsyncBufReadExt;
-use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
+
+use processes::{Result, Worker, WorkerLine};
 
 /// The file, which is also the key of its import.
 const FILE: &str = "customers.jsonl";
@@ -26,8 +27,6 @@ const ROWS: u64 = 1_000_000;
 /// Rows of one transaction.
 const BATCH: usize = 1_000;
 const LONGEST: Duration = Duration::from_mins(10);
-
-type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 #[tokio::main]
 async fn main() -> Result {
@@ -85,7 +84,7 @@ async fn import(folder: &Path, shop: &SqlitePool, sharding: &ShardingService, gu
     let mut position = sqlite::resume(&mut tx, &progress).await?;
     tx.commit().await?;
     let (start, former) = (position.value.as_deref().unwrap_or("0"), position.saved_by.as_deref().unwrap_or("-"));
-    println!("{} resumed {start} {former}", progress.instance.as_str());
+    println!("resumed {start} {former}");
     let mut rows = BufReader::new(File::open(folder.join(FILE))?);
     rows.seek(SeekFrom::Start(start.parse()?))?;
     while guard.is_held()
@@ -96,7 +95,7 @@ async fn import(folder: &Path, shop: &SqlitePool, sharding: &ShardingService, gu
         sqlx::query("INSERT INTO customer SELECT value ->> 0, value ->> 1 FROM json_each(?)").bind(batch).execute(&mut *tx).await?;
         position = sqlite::save(&mut tx, &progress, &position, &imported).await?;
         tx.commit().await?;
-        println!("{} saved {imported} -", progress.instance.as_str());
+        println!("saved {imported} -");
     }
     Ok(())
 }
@@ -123,7 +122,7 @@ async fn demonstration(rows: u64) -> Result {
     let (said, heard) = mpsc::channel(64);
     let mut workers = Vec::new();
     for id in ["ada", "bob"] {
-        workers.push((id, started(folder.path(), id, said.clone())?));
+        workers.push(Worker::start(folder.path(), id, &said)?);
     }
     drop(said);
     tokio::time::timeout(LONGEST, watched(workers, heard, bytes)).await.map_err(|_| format!("not done within {LONGEST:?}"))??;
@@ -145,33 +144,18 @@ fn write_file(path: &Path, rows: u64) -> io::Result<u64> {
     Ok(path.metadata()?.len())
 }
 
-fn started(folder: &Path, id: &'static str, said: mpsc::Sender<String>) -> Result<Child> {
-    let mut command = Command::new(env::current_exe()?);
-    let mut child = command.arg(folder).arg(id).stdout(Stdio::piped()).kill_on_drop(true).spawn()?;
-    let mut lines = tokio::io::BufReader::new(child.stdout.take().ok_or("a child without output")?).lines();
-    tokio::spawn(async move {
-        while let Ok(Some(line)) = lines.next_line().await {
-            if said.send(line).await.is_err() {
-                return;
-            }
-        }
-    });
-    Ok(child)
-}
-
 /// Kills the first owner in the middle of the file, and waits until the second one is at its end.
-async fn watched(mut workers: Vec<(&'static str, Child)>, mut heard: mpsc::Receiver<String>, bytes: u64) -> Result {
-    while let Some(line) = heard.recv().await {
-        let [id, did, at, former] = line.split(' ').collect::<Vec<_>>()[..] else { return Err(format!("{line:?} is no step").into()) };
+async fn watched(mut workers: Vec<Worker>, mut heard: mpsc::Receiver<WorkerLine>, bytes: u64) -> Result {
+    while let Some((id, line)) = heard.recv().await {
+        let [did, at, former] = line.split(' ').collect::<Vec<_>>()[..] else { return Err(format!("{line:?} is no step").into()) };
         let at: u64 = at.parse()?;
         if did == "resumed" {
             println!("{id} goes on at byte {at} of {bytes}, saved by {former}");
-        } else if workers.len() == 1 && workers[0].0 == id && at == bytes {
+        } else if workers.len() == 1 && workers[0].id == id && at == bytes {
             return Ok(());
         } else if workers.len() == 2 && at >= bytes / 2 {
-            let owner = workers.iter().position(|(worker, _)| *worker == id).ok_or("an unknown worker")?;
-            let (id, mut child) = workers.remove(owner);
-            child.kill().await?;
+            let owner = workers.iter().position(|worker| worker.id == id).ok_or("an unknown worker")?;
+            workers.remove(owner).kill().await?;
             println!("{id} is killed at byte {at} or a little later");
         }
     }

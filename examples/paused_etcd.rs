@@ -11,7 +11,7 @@ mod paused;
 use std::process::ExitCode;
 
 use etcd_client::{Client, Compare, CompareOp, Txn, TxnOp};
-use paused::{ACCOUNT, BALANCE, Paid, Place, Result};
+use paused::{ACCOUNT, BALANCE, Paid, Result, RunFolder};
 use shardwise::ShardingService;
 use shardwise::core::Fence;
 
@@ -47,7 +47,7 @@ async fn pay(bank: &Client, account: &str, sharding: &ShardingService, fence: Fe
 
 #[tokio::main]
 async fn main() -> Result<ExitCode> {
-    let place = Place::new()?;
+    let place = RunFolder::new()?;
     let endpoint = std::env::var("ETCD_ENDPOINT").unwrap_or_else(|_| "http://127.0.0.1:2379".into());
     let bank = Client::connect([&endpoint], None).await?;
     let account = format!("shardwise-example/{}/{ACCOUNT}", place.group());

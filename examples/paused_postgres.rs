@@ -10,7 +10,7 @@ mod paused;
 
 use std::process::ExitCode;
 
-use paused::{ACCOUNT, BALANCE, Paid, Place, Result};
+use paused::{ACCOUNT, BALANCE, Paid, Result, RunFolder};
 use shardwise::ShardingService;
 use shardwise::core::{Fence, Resource};
 use shardwise_fencing::{FenceError, postgres};
@@ -31,7 +31,7 @@ async fn pay(bank: &PgPool, sharding: &ShardingService, fence: Fence) -> Result<
     Ok(Paid::Left(left))
 }
 
-async fn open(place: &Place) -> Result<PgPool> {
+async fn open(place: &RunFolder) -> Result<PgPool> {
     let address = std::env::var("DATABASE_URL");
     let address = address.map_err(|_| "set DATABASE_URL to a database, such as postgres://user:password@127.0.0.1/database")?;
     let bank = PgPool::connect(&address).await?;
@@ -47,7 +47,7 @@ async fn open(place: &Place) -> Result<PgPool> {
 
 #[tokio::main]
 async fn main() -> Result<ExitCode> {
-    let place = Place::new()?;
+    let place = RunFolder::new()?;
     let bank = open(&place).await?;
     // The workers meet in a file; on several machines it would be Consul or etcd.
     let file = place.folder().join("workers.db");

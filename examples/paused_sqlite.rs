@@ -9,7 +9,7 @@ mod paused;
 
 use std::process::ExitCode;
 
-use paused::{ACCOUNT, BALANCE, Paid, Place, Result};
+use paused::{ACCOUNT, BALANCE, Paid, Result, RunFolder};
 use shardwise::ShardingService;
 use shardwise::core::{Fence, Resource};
 use shardwise_fencing::{FenceError, sqlite};
@@ -31,7 +31,7 @@ async fn pay(bank: &SqlitePool, sharding: &ShardingService, fence: Fence) -> Res
     Ok(Paid::Left(left))
 }
 
-async fn open(place: &Place) -> Result<SqlitePool> {
+async fn open(place: &RunFolder) -> Result<SqlitePool> {
     let options = SqliteConnectOptions::new().filename(place.folder().join("bank.db")).create_if_missing(true);
     let bank = SqlitePool::connect_with(options).await?;
     if place.is_new() {
@@ -44,7 +44,7 @@ async fn open(place: &Place) -> Result<SqlitePool> {
 
 #[tokio::main]
 async fn main() -> Result<ExitCode> {
-    let place = Place::new()?;
+    let place = RunFolder::new()?;
     let bank = open(&place).await?;
     let file = place.folder().join("workers.db");
     let settings = format!("{}backend = \"local\"\nlocal.path = {:?}\n", place.policy(), file.display().to_string());

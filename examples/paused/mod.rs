@@ -32,12 +32,12 @@ pub(crate) enum Paid {
 }
 
 /// The folder shared by both workers; the second worker creates it, and starts the first one with it.
-pub(crate) enum Place {
+pub(crate) enum RunFolder {
     First(PathBuf),
     Second(TempDir),
 }
 
-impl Place {
+impl RunFolder {
     pub(crate) fn new() -> Result<Self> {
         Ok(match std::env::args_os().nth(1) {
             Some(folder) => Self::First(folder.into()),
@@ -70,10 +70,10 @@ impl Place {
 }
 
 /// Plays this process's part. `pay` takes 10 from the account under the fence; errors are printed in one line.
-pub(crate) async fn run(place: Place, settings: &str, pay: impl AsyncFn(&ShardingService, Fence) -> Result<Paid>) -> ExitCode {
+pub(crate) async fn run(place: RunFolder, settings: &str, pay: impl AsyncFn(&ShardingService, Fence) -> Result<Paid>) -> ExitCode {
     let outcome = match &place {
-        Place::First(_) => first_worker(settings, pay).await,
-        Place::Second(folder) => second_worker(folder.path(), settings, pay).await,
+        RunFolder::First(_) => first_worker(settings, pay).await,
+        RunFolder::Second(folder) => second_worker(folder.path(), settings, pay).await,
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,4 +1,7 @@
-//! The common part of `chat_rooms`, `commands` and `pool_sessions`: workers that are processes of the same program and are killed.
+//! The common part of `chat_rooms`, `commands`, `counter`, `import_rows`, `pool_sessions` and `ticket_desk`: workers that are processes of
+//! the same program and are killed.
+
+#![allow(dead_code, reason = "not each example needs all of it")]
 
 use std::path::Path;
 use std::process::Stdio;
@@ -14,7 +17,7 @@ use tokio::sync::mpsc;
 pub(crate) type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// A line of a worker, with the worker's name.
-pub(crate) type Line = (String, String);
+pub(crate) type WorkerLine = (String, String);
 
 /// A worker in its own process, which ends with this one.
 pub(crate) struct Worker {
@@ -24,7 +27,7 @@ pub(crate) struct Worker {
 
 impl Worker {
     /// Starts this program with a folder and a name. Its lines go to `said`.
-    pub(crate) fn start(folder: &Path, id: &str, said: &mpsc::Sender<Line>) -> Result<Self> {
+    pub(crate) fn start(folder: &Path, id: &str, said: &mpsc::Sender<WorkerLine>) -> Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         let mut child = command.arg(folder).arg(id).stdout(Stdio::piped()).kill_on_drop(true).spawn()?;
         let mut lines = BufReader::new(child.stdout.take().ok_or("a child without output")?).lines();
@@ -45,7 +48,6 @@ impl Worker {
     }
 
     /// SIGTERM, and waits until it has left.
-    #[allow(dead_code, reason = "not each example has one that leaves")]
     pub(crate) async fn leave(mut self) -> Result {
         let id = self.child.id().and_then(|id| i32::try_from(id).ok()).ok_or("the worker has ended already")?;
         kill(Pid::from_raw(id), Signal::SIGTERM)?;

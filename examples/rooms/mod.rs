@@ -15,7 +15,7 @@ const SNAPSHOT_EVERY: u64 = 50;
 
 /// A message in a room's journal. Its key finds it again when it is sent a second time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Message {
+pub(crate) struct RoomMessage {
     key: String,
     text: String,
 }
@@ -23,7 +23,7 @@ pub(crate) struct Message {
 /// What is asked of a room.
 struct Asked {
     /// To be said, or only read.
-    message: Option<Message>,
+    message: Option<RoomMessage>,
     reply: oneshot::Sender<Answer>,
 }
 
@@ -50,7 +50,7 @@ impl Rooms {
     pub(crate) async fn handle(self, owned: Owned) -> Result<Answer, Answer> {
         let room = String::from_utf8_lossy(owned.key.as_key().bytes()).into_owned();
         let text = String::from_utf8_lossy(&owned.request.body).into_owned();
-        let message = owned.request.idempotency_key.clone().map(|key| Message { key, text });
+        let message = owned.request.idempotency_key.clone().map(|key| RoomMessage { key, text });
         let (reply, answer) = oneshot::channel();
         self.ask(&room, &owned, Asked { message, reply })?;
         // Without a reply the room was lost, and the message may be in its journal or not: the same key finds it there.
@@ -133,7 +133,7 @@ struct Chat {
     journal: Journal,
     epoch: Epoch,
     version: u64,
-    messages: Vec<Message>,
+    messages: Vec<RoomMessage>,
     keys: HashSet<String>,
 }
 
@@ -142,14 +142,14 @@ impl Chat {
     async fn load(journal: Journal, epoch: Epoch) -> Result<Self, JournalError> {
         let loaded = journal.take_over(epoch).await?;
         let snapshot = loaded.snapshot.as_ref().and_then(|snapshot| serde_json::from_slice(&snapshot.state).ok());
-        let mut messages: Vec<Message> = snapshot.unwrap_or_default();
-        messages.extend(loaded.events.iter().filter_map(|event| serde_json::from_slice::<Message>(&event.payload).ok()));
+        let mut messages: Vec<RoomMessage> = snapshot.unwrap_or_default();
+        messages.extend(loaded.events.iter().filter_map(|event| serde_json::from_slice::<RoomMessage>(&event.payload).ok()));
         let keys = messages.iter().map(|message| message.key.clone()).collect();
         Ok(Self { journal, epoch, version: loaded.version, messages, keys })
     }
 
     /// Says it once: with a key that is in the journal it was said before.
-    async fn say(&mut self, message: Message) -> Result<(), JournalError> {
+    async fn say(&mut self, message: RoomMessage) -> Result<(), JournalError> {
         if self.keys.contains(&message.key) {
             return Ok(());
         }

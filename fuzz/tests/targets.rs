@@ -5,7 +5,7 @@
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use shardwise_fuzz::{TARGETS, Target};
+use shardwise_fuzz::{FuzzTarget, TARGETS};
 
 /// Inputs for each target; `SHARDWISE_FUZZ_CASES` for more.
 const CASES: u32 = 500;
@@ -64,7 +64,7 @@ fn cases() -> u32 {
     std::env::var("SHARDWISE_FUZZ_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(CASES)
 }
 
-fn try_out(target: &Target) {
+fn try_out(target: &FuzzTarget) {
     for sample in target.samples {
         (target.run)(sample);
     }

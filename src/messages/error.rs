@@ -1,9 +1,12 @@
 //! Why a message has no reply.
 
+use std::fmt;
 use std::time::Duration;
 
+use shardwise_core::write_with_causes;
+
 /// Why a message to a singleton has no reply. [`MessageError::may_have_been_handled`] says whether sending it again may handle it twice.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MessageError {
     /// No holder took it in time. It was not handled.
@@ -67,6 +70,13 @@ pub enum MessageError {
     /// This worker's service has ended. The message was not handled.
     #[error("this worker's service has ended; the message was not handled")]
     Closed,
+}
+
+impl fmt::Debug for MessageError {
+    /// Like [`Display`](fmt::Display): `main` prints a returned error by its `Debug`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_with_causes(f, self)
+    }
 }
 
 impl MessageError {

@@ -1,7 +1,7 @@
 //! One name, one type: no type of the workspace has the name of another one, so that a name in a review, a log or a search means one thing.
 //!
-//! What counts are the types that the crates and the tasks of `xtask` declare; tests, benchmarks and examples may give their helpers any
-//! name.
+//! What counts are the types that the crates, the examples, the fuzz targets and the tasks of `xtask` declare; tests and benchmarks may give
+//! their helpers any name.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -18,7 +18,7 @@ const SHARED: [(&str, &str); 5] = [
 ];
 
 /// Parts of a path that mark code which is not built into what users get.
-const NOT_LOOKED_AT: [&str; 6] = ["target", "tests", "benches", "examples", "fuzz", "clients"];
+const NOT_LOOKED_AT: [&str; 4] = ["target", "tests", "benches", "clients"];
 
 /// Where a type is declared.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,8 +68,11 @@ fn declared(line: &str) -> Option<&str> {
     (is_type && name.starts_with(|c: char| c.is_ascii_uppercase())).then_some(name)
 }
 
-/// The crate that a file belongs to: what stands before `src`.
+/// The crate that a file belongs to: what stands before `src`. Each example is a crate.
 fn crate_of(file: &str) -> String {
+    if file.starts_with("examples/") {
+        return file.trim_end_matches(".rs").trim_end_matches("/mod").to_owned();
+    }
     file.split_once("src/").map_or("", |(before, _)| before).trim_end_matches('/').to_owned()
 }
 
@@ -112,7 +115,7 @@ fn complaint(all: &BTreeMap<String, Vec<Declaration>>) -> String {
 fn workspace() -> BTreeMap<String, Vec<Declaration>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = Vec::new();
-    for folder in ["src", "crates", "backends", "xtask"] {
+    for folder in ["src", "crates", "backends", "xtask", "examples", "fuzz/src"] {
         sources(&root.join(folder), &mut files);
     }
     let read = |path: &PathBuf| {

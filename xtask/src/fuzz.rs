@@ -69,9 +69,9 @@ const PROGRAM: &str = r#"#![no_main]
 use std::path::Path;
 use std::sync::LazyLock;
 
-use shardwise_fuzz::{TARGETS, Target};
+use shardwise_fuzz::{FuzzTarget, TARGETS};
 
-static TARGET: LazyLock<&Target> = LazyLock::new(|| {
+static TARGET: LazyLock<&FuzzTarget> = LazyLock::new(|| {
     let name = std::env::var("SHARDWISE_FUZZ_TARGET").expect("SHARDWISE_FUZZ_TARGET names the target");
     TARGETS.iter().find(|target| target.name == name).expect("a known target")
 });

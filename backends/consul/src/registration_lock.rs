@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use shardwise_core::Moment;
-use shardwise_discovery::RecordId;
+use shardwise_discovery::{RecordId, jittered};
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio::time::Instant;
 
@@ -29,7 +29,8 @@ pub(crate) const HELD_FOR: Duration = Duration::from_secs(3);
 pub(crate) const VOID_AFTER: Duration = Duration::from_secs(10);
 /// How long one waits for a lock that is taken.
 const PATIENCE: Duration = Duration::from_secs(2);
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// The longest pause before the next look.
+const LOOK_AGAIN: Duration = Duration::from_millis(15);
 
 #[derive(Default)]
 pub(crate) struct RegistrationLocks {
@@ -79,7 +80,7 @@ impl RegistrationLocks {
                 None => 0,
                 Some(held) if held.flags == by || self.is_void(&key, held.modify_index, client.clock.now()) => held.modify_index,
                 Some(_) => {
-                    tokio::time::sleep(LOOK_AGAIN.mul_f64(rand::random_range(0.5..1.5))).await;
+                    tokio::time::sleep(jittered(LOOK_AGAIN)).await;
                     0
                 }
             };

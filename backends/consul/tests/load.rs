@@ -53,7 +53,7 @@ async fn joins_and_leaves_are_seen_by_others_within_milliseconds() {
         left.unwrap();
         leaves.push(seen - begun);
     }
-    // The machine is shared with other tests, so the limit is on the median; what p99 has to be is measured by itself.
+    // This binary runs alone, but its other tests share the machine with it, so the limit is on the median; p99 is only printed.
     let limit = Duration::from_millis(50) + lag.allowance();
     assert!(show("join seen by another process", joins) < limit, "not within {limit:?}");
     assert!(show("leave seen by another process", leaves) < limit, "not within {limit:?}");

@@ -15,7 +15,7 @@ use shardwise_discovery::{
 use crate::EtcdConfig;
 use crate::claim_records::ClaimMirror;
 use crate::client::{ConnectParams, EtcdConnection, KeyEntry};
-use crate::dial::load;
+use crate::dial::check;
 use crate::error::{EtcdResult, Failure};
 use crate::inner::{EtcdInner, WRITE_TRIES, contended, lost};
 use crate::keys::{Folder, Prefix};
@@ -49,7 +49,7 @@ impl EtcdBackend {
         let made = || -> EtcdResult<_> {
             let (prefix, endpoints, files) = (Prefix::new(&config.prefix)?, config.servers()?, config.tls_files()?);
             if endpoints.iter().any(|endpoint| endpoint.tls) {
-                load(&files)?;
+                check(&files)?;
             }
             if config.password.is_some()
                 && let Some(open) = endpoints.iter().find(|endpoint| !endpoint.tls && !is_this_machine(&endpoint.host))

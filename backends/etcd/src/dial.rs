@@ -9,15 +9,11 @@ use std::time::Duration;
 
 use http::Uri;
 use hyper_util::rt::TokioIo;
-use rustls::ClientConfig;
-use rustls::pki_types::ServerName;
 use shardwise_discovery::one_line;
-use shardwise_discovery::tls::{ConnectFailure, ServerStream, SystemTrust, TlsError, TlsFiles, rustls_error, speaks_tls};
+use shardwise_discovery::tls::{ConnectFailure, ServerStream, SystemTrust, TlsError, TlsFiles, connect_tls, rustls_error, speaks_tls};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
 use tonic::transport::Channel;
 
 use crate::config::Endpoint;
@@ -28,6 +24,8 @@ const PING_EVERY: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long it may take to find out why a server hung up.
 const PROBE_LIMIT: Duration = Duration::from_secs(1);
+/// What gRPC is spoken over (ALPN).
+const HTTP2: &[u8] = b"h2";
 /// How HTTP/2 begins: the client's preface and its empty settings.
 const HELLO: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
@@ -36,38 +34,33 @@ pub(crate) type TransportError = Arc<OnceLock<Failure>>;
 
 /// Connects, and keeps to the time given.
 pub(crate) async fn dial(endpoint: &Endpoint, tls: &TlsFiles, within: Duration) -> Result<(Channel, TransportError), Failure> {
-    let late = |_| Failure::Unreachable { endpoint: endpoint.to_string(), why: format!("no connection within {} ms", within.as_millis()) };
-    let socket = timeout(within, connect(endpoint, tls)).await.map_err(late)??;
+    let socket = timeout(within, connect(endpoint, tls, within)).await.map_err(|_| late(endpoint, within))??;
     let wire = TransportError::default();
-    let recorded = ErrorRecordingStream { socket, wire: Arc::clone(&wire), endpoint: endpoint.to_string() };
+    let recorded = ErrorRecordingStream { socket, wire: Arc::clone(&wire), endpoint: endpoint.clone() };
     Ok((channel(endpoint, recorded).await?, wire))
 }
 
-async fn connect(endpoint: &Endpoint, files: &TlsFiles) -> Result<Box<dyn ServerStream>, Failure> {
+async fn connect(endpoint: &Endpoint, files: &TlsFiles, within: Duration) -> Result<Box<dyn ServerStream>, Failure> {
     let unreachable = |error: io::Error| Failure::Unreachable { endpoint: endpoint.to_string(), why: one_line(&error.to_string()) };
-    let tcp = TcpStream::connect((endpoint.host.as_str(), endpoint.port)).await.map_err(unreachable)?;
+    // Not by `connect_tcp`: closing must not discard HTTP/2's GOAWAY.
+    let tcp = tcp(endpoint).await.map_err(unreachable)?;
     tcp.set_nodelay(true).map_err(unreachable)?;
     if !endpoint.tls {
         return Ok(Box::new(tcp));
     }
-    let files = files.clone();
-    let config = tokio::task::spawn_blocking(move || load(&files)).await.map_err(|error| unreachable(io::Error::other(error)))??;
-    Ok(Box::new(handshake(endpoint, config, tcp).await?))
+    Err(match connect_tls(tcp, &endpoint.host, files, &[HTTP2], within).await {
+        Ok(stream) => return Ok(Box::new(stream)),
+        Err(ConnectFailure::Unreachable(_)) if speaks_plainly(endpoint).await => Failure::NotTls { endpoint: endpoint.to_string() },
+        // A server that is just starting or stopping hangs up as well.
+        Err(ConnectFailure::Unreachable(why)) => {
+            Failure::Unreachable { endpoint: endpoint.to_string(), why: format!("it hangs up ({why})") }
+        }
+        Err(failure) => failure_of(endpoint, failure),
+    })
 }
 
-async fn handshake(endpoint: &Endpoint, config: Arc<ClientConfig>, tcp: TcpStream) -> Result<TlsStream<TcpStream>, Failure> {
-    let why = |error: &dyn std::fmt::Display| Failure::Handshake { endpoint: endpoint.to_string(), why: one_line(&error.to_string()) };
-    let name = ServerName::try_from(endpoint.host.clone()).map_err(|error| why(&error))?;
-    let error = match TlsConnector::from(config).connect(name, tcp).await {
-        Ok(stream) => return Ok(stream),
-        Err(error) => error,
-    };
-    Err(match rustls_error(&error) {
-        Some(inner) => failure_of(endpoint.to_string(), inner),
-        None if speaks_plainly(endpoint).await => Failure::NotTls { endpoint: endpoint.to_string() },
-        // A server that is just starting or stopping hangs up as well.
-        None => Failure::Unreachable { endpoint: endpoint.to_string(), why: format!("it hangs up ({})", one_line(&error.to_string())) },
-    })
+fn late(endpoint: &Endpoint, within: Duration) -> Failure {
+    Failure::Unreachable { endpoint: endpoint.to_string(), why: format!("no connection within {} ms", within.as_millis()) }
 }
 
 async fn channel(endpoint: &Endpoint, recorded: ErrorRecordingStream) -> Result<Channel, Failure> {
@@ -89,15 +82,15 @@ async fn channel(endpoint: &Endpoint, recorded: ErrorRecordingStream) -> Result<
 struct ErrorRecordingStream {
     socket: Box<dyn ServerStream>,
     wire: TransportError,
-    endpoint: String,
+    endpoint: Endpoint,
 }
 
 impl ErrorRecordingStream {
     fn note<T>(&self, result: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if let Poll::Ready(Err(error)) = &result {
             let failure = match rustls_error(error) {
-                Some(inner) => failure_of(self.endpoint.clone(), inner),
-                None => Failure::Broken { endpoint: self.endpoint.clone(), why: one_line(&error.to_string()) },
+                Some(inner) => failure_of(&self.endpoint, ConnectFailure::of_rustls(inner)),
+                None => Failure::Broken { endpoint: self.endpoint.to_string(), why: one_line(&error.to_string()) },
             };
             // The first is the cause.
             let _ = self.wire.set(failure);
@@ -129,17 +122,19 @@ impl AsyncWrite for ErrorRecordingStream {
     }
 }
 
-/// What connections are made with. Reads the files, anew for each connection.
-pub(crate) fn load(files: &TlsFiles) -> Result<Arc<ClientConfig>, Failure> {
-    let unusable = |error: TlsError| Failure::Setting { setting: error.file.setting(), why: error.of_setting() };
-    let mut config = files.client_config(SystemTrust::Required).map_err(unusable)?;
-    config.alpn_protocols = vec![b"h2".to_vec()];
-    Ok(Arc::new(config))
+/// Whether connections can be made with these files.
+pub(crate) fn check(files: &TlsFiles) -> Result<(), Failure> {
+    files.client_config(SystemTrust::Required).map(|_| ()).map_err(|error| unusable(&error))
 }
 
-/// The meaning of rustls's error for the connection to `endpoint`.
-fn failure_of(endpoint: String, error: &rustls::Error) -> Failure {
-    match ConnectFailure::of_rustls(error) {
+fn unusable(error: &TlsError) -> Failure {
+    Failure::Setting { setting: error.file.setting(), why: error.of_setting() }
+}
+
+/// The meaning of a failure for the connection to `endpoint`.
+fn failure_of(at: &Endpoint, failure: ConnectFailure) -> Failure {
+    let endpoint = at.to_string();
+    match failure {
         ConnectFailure::NotTls => Failure::NotTls { endpoint },
         ConnectFailure::Certificate { why, advice } => {
             Failure::Certificate { endpoint, why, advice: advice.with_setting("discovery.etcd.ca_file") }
@@ -147,8 +142,8 @@ fn failure_of(endpoint: String, error: &rustls::Error) -> Failure {
         ConnectFailure::ClientCertificate(why) => Failure::ClientCertificate { endpoint, why },
         ConnectFailure::Unreachable(why) => Failure::Unreachable { endpoint, why },
         ConnectFailure::Handshake(why) => Failure::Handshake { endpoint, why },
-        // About files and time, of which rustls knows nothing.
-        ConnectFailure::File(_) | ConnectFailure::SilentOnTls(_) => Failure::Handshake { endpoint, why: one_line(&error.to_string()) },
+        ConnectFailure::File(error) => unusable(&error),
+        ConnectFailure::SilentOnTls(within) => late(at, within),
     }
 }
 
@@ -181,13 +176,13 @@ pub(crate) async fn diagnose(endpoint: &Endpoint, files: &TlsFiles) -> Option<Fa
 async fn look(endpoint: &Endpoint, files: &TlsFiles) -> Option<Failure> {
     let name = || endpoint.to_string();
     // Only after the handshake does a server reject the client's certificate.
-    match greeting(connect(endpoint, files).await.ok()?).await {
+    match greeting(connect(endpoint, files, PROBE_LIMIT).await.ok()?).await {
         Ok(ProbeReply::Http1) => Some(Failure::NotEtcd { endpoint: name(), why: "it speaks HTTP/1".into() }),
         Ok(ProbeReply::Nothing) if !endpoint.tls && speaks_tls(&endpoint.host, endpoint.port, PROBE_LIMIT).await => {
             Some(Failure::OnlyTls { endpoint: name() })
         }
         Ok(_) => None,
-        Err(error) => rustls_error(&error).map(|error| failure_of(name(), error)),
+        Err(error) => rustls_error(&error).map(|error| failure_of(endpoint, ConnectFailure::of_rustls(error))),
     }
 }
 

@@ -48,7 +48,7 @@ async fn refusal_of(host: &str, port: u16, dial: &DialSettings) -> Option<String
     let mut tcp = BufReader::new(connect_tcp(host, port).await.ok()?).take(GREETING_BYTES_MAX);
     let mut greeting = Vec::new();
     tcp.read_until(b'\n', &mut greeting).await.ok()?;
-    let failure = match connect_tls(tcp.into_inner().into_inner(), host, &dial.tls, HANDSHAKE_LIMIT).await {
+    let failure = match connect_tls(tcp.into_inner().into_inner(), host, &dial.tls, &[], HANDSHAKE_LIMIT).await {
         // A server that is content waits for the login.
         Ok(mut stream) => ConnectFailure::of_io(&stream.read_u8().await.err()?),
         Err(failure) => failure,

@@ -18,9 +18,14 @@ export const systemClock: Clock = {
   },
 };
 
+/** `firstMs` doubled so many times, but at most `longestMs`. */
+function exponential(firstMs: number, doublings: number, longestMs: number): number {
+  return Math.min(longestMs, firstMs * 2 ** Math.min(doublings, 10));
+}
+
 /** The pause before the next try, at random by half, so that clients do not come back together. */
 export function pause(tries: number, firstMs = PAUSE_FIRST_MS, longestMs = PAUSE_LONGEST_MS): number {
-  return Math.min(longestMs, firstMs * 2 ** Math.min(tries, 10)) * (0.5 + Math.random() / 2);
+  return exponential(firstMs, tries, longestMs) * (0.5 + Math.random() / 2);
 }
 
 /** The pauses before work that has failed begins again: first 0.5 s, each time twice as long, and at most 30 s. */
@@ -30,7 +35,7 @@ export class RetryPauses {
   /** The next one. After work that ran for a minute it is the first again. */
   next(ranMs: number): number {
     if (ranMs >= RUNS_WELL_MS) this.#failures = 0;
-    return Math.min(RETRY_LONGEST_MS, RETRY_FIRST_MS * 2 ** Math.min(this.#failures++, 10));
+    return exponential(RETRY_FIRST_MS, this.#failures++, RETRY_LONGEST_MS);
   }
 }
 

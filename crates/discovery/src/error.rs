@@ -1,6 +1,8 @@
 //! The contract's error: its cause, and what the caller can do.
 
-use shardwise_core::Address;
+use std::fmt;
+
+use shardwise_core::{Address, write_with_causes};
 
 /// The result of a backend call.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -33,7 +35,7 @@ pub enum ErrorKind {
 }
 
 /// A failed backend call: kind, operation, context. Never contains a secret.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[error("{operation}: {context}")]
 pub struct Error {
     kind: ErrorKind,
@@ -65,6 +67,13 @@ impl Error {
     /// Whether the same call may succeed later without anybody changing anything.
     pub const fn is_retryable(&self) -> bool {
         matches!(self.kind, ErrorKind::Unavailable | ErrorKind::TimedOut)
+    }
+}
+
+impl fmt::Debug for Error {
+    /// Like [`Display`](fmt::Display): `main` prints a returned error by its `Debug`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_with_causes(f, self)
     }
 }
 

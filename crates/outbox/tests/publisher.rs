@@ -6,10 +6,10 @@ mod common;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_trait::async_trait;
-use common::{Outbox, Running, SLOTS, Said, TTL, TestSharding, events, eventually, within};
+use common::{Outbox, Running, SLOTS, Said, TestSharding, events, eventually, within};
 use shardwise::discovery::Clock;
 use shardwise::{Moment, Serves, SlotSet};
 use shardwise_outbox::exercise::{ScriptedReply, ScriptedSink, StoreHarness as _};
@@ -98,30 +98,26 @@ async fn several_publishers_move_slots_about_without_repetition_or_disorder() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_handover_takes_well_under_a_quarter_of_a_second() {
+async fn a_handover_waits_neither_for_the_ttl_nor_for_the_poll() {
+    // Much longer than the test may take.
+    let hour = Duration::from_hours(1);
     let outbox = Outbox::new().await;
-    let sink = ScriptedSink::accepting();
-    let mut rounds = Vec::new();
-    let (a, b) = (TestSharding::full("one"), TestSharding::of("two", SlotSet::empty(SLOTS)));
-    let (one, two) =
-        (Running::start(publisher(&outbox, sink.clone(), &a).await), Running::start(publisher(&outbox, sink.clone(), &b).await));
+    let (a, b) = (TestSharding::full("one").with_ttl(hour), TestSharding::of("two", SlotSet::empty(SLOTS)).with_ttl(hour));
+    let start = async |sharding: &TestSharding| {
+        let publisher = publisher(&outbox, ScriptedSink::accepting(), sharding).await;
+        Running::start(publisher.options(PublisherOptions { poll: hour, ..options() }).unwrap())
+    };
+    let (one, two) = (start(&a).await, start(&b).await);
     eventually("one holds everything", LIMIT, async || one.stats.snapshot().held_slots == SLOTS).await;
-    let lag = Lag::begin();
     for round in 0..5 {
         let (from, to) =
             if round % 2 == 0 { ((&a, half(true)), (&b, half(false))) } else { ((&b, SlotSet::empty(SLOTS)), (&a, SlotSet::full(SLOTS))) };
-        let begun = Instant::now();
         from.0.own(from.1);
         to.0.own(to.1.clone());
         let receiver = if round % 2 == 0 { &two } else { &one };
         let wanted = to.1.len();
         eventually("the slots have changed hands", LIMIT, async || receiver.stats.snapshot().held_slots == wanted).await;
-        rounds.push(begun.elapsed());
     }
-    rounds.sort_unstable();
-    let late = lag.allowance();
-    // The disk is shared with other tests, so the limit is on the median; no handover waits for a TTL.
-    assert!(rounds[2] < Duration::from_millis(250) + late && rounds[4] < TTL / 4 + late, "{rounds:?}, with {late:?} for this machine");
     one.stop().await;
     two.stop().await;
 }

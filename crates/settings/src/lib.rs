@@ -21,6 +21,8 @@ mod variables;
 
 use std::fmt;
 
+use shardwise_core::write_with_causes;
+
 pub use origin::{Origin, Setting};
 pub use quote::shown;
 pub use reader::{Reader, Sources};
@@ -34,7 +36,7 @@ pub use variables::customary_variables;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What is wrong with a setting: one line, even if names in it contain line breaks.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Error(String);
 
 impl Error {
@@ -51,6 +53,13 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Error {
+    /// Like [`Display`](fmt::Display): `main` prints a returned error by its `Debug`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_with_causes(f, self)
     }
 }
 

@@ -7,8 +7,7 @@ use std::sync::Arc;
 use rustls::ServerConfig;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::danger::ClientCertVerifier;
-use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
-use shardwise::discovery::tls::{TlsError, TlsFile, certificates, private_key, provider, roots};
+use shardwise::discovery::tls::{ClientAuth, TlsError, TlsFile, certificates, client_verifier, private_key, roots, server_config};
 use shardwise::requests::channel::ALPN;
 
 use crate::error::Error;
@@ -41,29 +40,14 @@ impl Tls {
 
     /// The configuration of a listener with this certificate; `members` verifies client certificates.
     pub(crate) fn served(&self, members: Option<Arc<dyn ClientCertVerifier>>) -> Result<Arc<ServerConfig>, Error> {
-        let builder = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
-        let builder = builder.map_err(|error| unusable(&self.file, &error))?;
-        let verifies = members.is_some();
-        let builder = match members {
-            Some(members) => builder.with_client_cert_verifier(members),
-            None => builder.with_no_client_auth(),
-        };
-        let config = builder.with_single_cert(self.chain.clone(), self.key.clone_key());
-        let mut config = config.map_err(|error| unusable(&self.file, &error))?;
-        config.alpn_protocols = vec![ALPN.to_vec(), HTTP.to_vec()];
-        if verifies {
-            // A resumed session would keep its client certificate without another verification.
-            config.session_storage = Arc::new(NoServerSessionStorage {});
-            config.send_tls13_tickets = 0;
-        }
-        Ok(Arc::new(config))
+        let config = server_config(self.chain.clone(), self.key.clone_key(), members, &[ALPN, HTTP]);
+        config.map(Arc::new).map_err(|error| unusable(&self.file, &error))
     }
 }
 
 /// The verifier of client certificates: a client may present none, but a certificate must be signed by one of the CAs in that PEM file.
 pub(crate) fn verifier(file: &Path) -> Result<Arc<dyn ClientCertVerifier>, Error> {
-    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots(file)?), provider()).allow_unauthenticated().build();
-    verifier.map_err(|error| unusable(file, &error))
+    client_verifier(Arc::new(roots(file)?), ClientAuth::Optional).map_err(|error| unusable(file, &error))
 }
 
 fn unusable(file: &Path, error: &dyn Display) -> Error {

@@ -1,11 +1,14 @@
 //! Why a sidecar does not start, or ends.
 
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use shardwise::core::write_with_causes;
+
 /// Why a sidecar failed to start, or ended.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// An invalid option.
@@ -23,4 +26,11 @@ pub enum Error {
     /// An error of the library or the backend.
     #[error(transparent)]
     Sharding(#[from] shardwise::Error),
+}
+
+impl fmt::Debug for Error {
+    /// Like [`Display`](fmt::Display), with the causes: `main` prints a returned error by its `Debug`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_with_causes(f, self)
+    }
 }

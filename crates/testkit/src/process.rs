@@ -13,6 +13,7 @@ use nix::unistd::{Pid, User};
 use tempfile::TempDir;
 
 use crate::error::{Error, Result};
+use crate::leash::setpriv;
 use crate::usage::Usage;
 
 /// How long anything on this machine may take, however busy it is.
@@ -259,8 +260,7 @@ fn parent_in(stat: &str) -> Option<u32> {
 
 /// A command that gets this signal from the kernel when we die, without our environment, from which servers read settings.
 pub(crate) fn leashed(farewell: Signal, user: Option<&User>, program: &Path) -> Command {
-    let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", farewell.as_str().trim_start_matches("SIG")]);
+    let mut command = setpriv(farewell);
     if let Some(user) = user {
         command.args(["--reuid", &user.uid.to_string(), "--regid", &user.gid.to_string(), "--clear-groups"]);
     }

@@ -7,11 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::pki_types::ServerName;
-use rustls::server::danger::ClientCertVerifier;
-use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{AlertDescription, ClientConfig, ConnectionCommon, ServerConfig};
 use shardwise_core::Escaped;
-use shardwise_discovery::tls::{TlsError, TlsFile, certificates, private_key, provider, roots};
+use shardwise_discovery::tls::{ClientAuth, TlsError, TlsFile, certificates, client_verifier, private_key, provider, roots, server_config};
 use tokio::time::timeout;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
@@ -78,18 +76,9 @@ impl ChannelTls {
         }
         if let Some((file, chain, key)) = own {
             let unusable = |error: &dyn std::fmt::Display| TlsError::unusable(TlsFile::Certificate, file, error);
-            let builder = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
-            let builder = builder.map_err(|error| unusable(&error))?;
-            let builder = match roots {
-                Some((_, roots)) => builder.with_client_cert_verifier(verifier(roots).map_err(|error| unusable(&error))?),
-                None => builder.with_no_client_auth(),
-            };
-            let mut server = builder.with_single_cert(chain, key).map_err(|error| unusable(&error))?;
-            if tls.is_mutual {
-                never_resumes(&mut server);
-            }
-            server.alpn_protocols = vec![ALPN.to_vec()];
-            tls.server = Some(Arc::new(server));
+            let callers = roots.map(|(_, roots)| client_verifier(roots, ClientAuth::Required)).transpose();
+            let callers = callers.map_err(|error| unusable(&error))?;
+            tls.server = Some(Arc::new(server_config(chain, key, callers, &[ALPN]).map_err(|error| unusable(&error))?));
         }
         Ok(tls)
     }
@@ -125,17 +114,6 @@ impl ChannelTls {
             "all members share a name in their certificates, and without a peer token none proves which it is: set one for all".into()
         })
     }
-}
-
-/// The verifier of callers' certificates, which must present one.
-fn verifier(roots: Arc<rustls::RootCertStore>) -> Result<Arc<dyn ClientCertVerifier>, rustls::server::VerifierBuilderError> {
-    WebPkiClientVerifier::builder_with_provider(roots, provider()).build()
-}
-
-/// A resumed session would keep its client certificate without another verification.
-fn never_resumes(server: &mut ServerConfig) {
-    server.session_storage = Arc::new(NoServerSessionStorage {});
-    server.send_tls13_tickets = 0;
 }
 
 /// The binding of a connection whose handshake is done.

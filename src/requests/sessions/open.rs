@@ -1,9 +1,10 @@
 //! Opens sessions.
 
+use std::fmt;
 use std::sync::Arc;
 
 use shardwise_core::routing::{SessionEnd, SessionId, SessionLimits, SessionRefusal};
-use shardwise_core::{NotHeld, OwnedKey, ShardKey};
+use shardwise_core::{NotHeld, OwnedKey, ShardKey, write_with_causes};
 
 use super::registry::Sessions;
 use super::session::{OpenedSession, Session, SessionHold};
@@ -12,7 +13,7 @@ use crate::service::ShardingService;
 use crate::work::Guard;
 
 /// Why a session is not opened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SessionError {
     /// This member does not hold the slot of the key, under exclusive ownership; or it is no member now.
@@ -24,6 +25,13 @@ pub enum SessionError {
     /// It was called outside a tokio runtime.
     #[error("a session can only be opened inside a tokio runtime")]
     NoRuntime,
+}
+
+impl fmt::Debug for SessionError {
+    /// Like [`Display`](fmt::Display), with the causes: `main` prints a returned error by its `Debug`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_with_causes(f, self)
+    }
 }
 
 impl ShardingService {

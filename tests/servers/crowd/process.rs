@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{BufRead as _, Write as _};
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use shardwise::{Moment, Ownership, OwnershipMode, ServiceState, Settings, ShardingFactory, ShardingService};
-use shardwise_testkit::Usage;
+use shardwise_testkit::{Usage, start_test};
 use tokio::sync::mpsc;
 
 /// The folder, the name and the number of members of a process; unset in the tests themselves.
@@ -34,14 +34,8 @@ fn crowd_process() {
 
 /// Starts one, whose settings are in the folder. It is killed by the kernel when the thread ends that starts it.
 pub(crate) fn start(folder: &Path, name: &str, members: usize) -> (Child, ChildStdin) {
-    let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL", "--"]).arg(std::env::current_exe().unwrap());
-    command.args(["--exact", "crowd::process::crowd_process", "--nocapture"]);
-    command.env(FOLDER, folder).env(NAME, name).env(MEMBERS, members.to_string());
-    let log = File::options().create(true).append(true).open(folder.join(format!("{name}.log"))).unwrap();
-    let mut child = command.stdin(Stdio::piped()).stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
-    let input = child.stdin.take().unwrap();
-    (child, input)
+    let variables = [(FOLDER, folder.to_str().unwrap()), (NAME, name), (MEMBERS, &members.to_string())];
+    start_test("crowd::process::crowd_process", &variables, &folder.join(format!("{name}.log"))).unwrap()
 }
 
 /// The id of a member.

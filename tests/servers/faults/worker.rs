@@ -3,7 +3,7 @@
 
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use shardwise::core::mistakes::{Mistake, make_everywhere};
 use shardwise::core::{Epoch, Fence, GroupName, Resource, slot_of};
 use shardwise::{Guard, Moment, PERIOD_LEAST, Run, ShardKey, ShardingFactory, ShardingService, Tenure};
 use shardwise_fencing::{FenceError, sqlite};
+use shardwise_testkit::start_test;
 use shardwise_testkit::stays::{At, Line, StayLog};
 use sqlx::SqlitePool;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions, SqliteSynchronous};
@@ -57,14 +58,9 @@ pub(crate) fn mistake(name: &str) -> Mistake {
 
 /// Starts one, whose settings are in the folder. It is killed by the kernel when the thread ends that starts it.
 pub(crate) fn start(folder: &Path, name: &str, mistake: Option<Mistake>) -> (Child, ChildStdin) {
-    let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL", "--"]).arg(std::env::current_exe().unwrap());
-    command.args(["--exact", "faults::worker::worker_process", "--nocapture"]).env(FOLDER, folder).env(NAME, name);
-    command.envs(mistake.map(|mistake| (MISTAKE, mistake.name())));
-    let log = std::fs::File::options().create(true).append(true).open(folder.join(format!("{name}.log"))).unwrap();
-    let mut child = command.stdin(Stdio::piped()).stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
-    let input = child.stdin.take().unwrap();
-    (child, input)
+    let mut variables = vec![(FOLDER, folder.to_str().unwrap()), (NAME, name)];
+    variables.extend(mistake.map(|mistake| (MISTAKE, mistake.name())));
+    start_test("faults::worker::worker_process", &variables, &folder.join(format!("{name}.log"))).unwrap()
 }
 
 /// The table that all workers write to: each row names the slot and the epoch that it was written under.

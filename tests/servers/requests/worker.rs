@@ -3,7 +3,7 @@
 use std::future::{pending, ready};
 use std::io::BufRead as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use serde_json::json;
 use shardwise::requests::{Answer, Held, Owned, OwnedOptions, Request, SessionLimits, SessionRequest};
 use shardwise::{Guard, Moment, OwnershipMode, ShardingFactory, ShardingService};
 use shardwise_testkit::stays::{Line, StayLog};
-use shardwise_testkit::{TcpProxy, Usage};
+use shardwise_testkit::{TcpProxy, Usage, start_test};
 use tokio::sync::mpsc;
 
 use super::log::{Call, RequestLog};
@@ -34,14 +34,9 @@ fn worker_process() {
 
 /// Starts one, whose settings are in the folder. It is killed by the kernel when the thread ends that starts it.
 pub(crate) fn start(folder: &Path, name: &str, is_proxied: bool) -> (Child, ChildStdin) {
-    let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL", "--"]).arg(std::env::current_exe().unwrap());
-    command.args(["--exact", "requests::worker::worker_process", "--nocapture"]).env(FOLDER, folder).env(NAME, name);
-    command.envs(is_proxied.then_some((PROXIED, "yes")));
-    let log = std::fs::File::options().create(true).append(true).open(folder.join(format!("{name}.log"))).unwrap();
-    let mut child = command.stdin(Stdio::piped()).stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
-    let input = child.stdin.take().unwrap();
-    (child, input)
+    let mut variables = vec![(FOLDER, folder.to_str().unwrap()), (NAME, name)];
+    variables.extend(is_proxied.then_some((PROXIED, "yes")));
+    start_test("requests::worker::worker_process", &variables, &folder.join(format!("{name}.log"))).unwrap()
 }
 
 /// The lines of the requests that a worker has handled, and those of the slots that it worked in.

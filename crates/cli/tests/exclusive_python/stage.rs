@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use shardwise::{ShardKey as _, slot_of};
-use shardwise_testkit::{ConsulCluster, ConsulOptions, EtcdCluster, EtcdOptions, TcpProxy, python_with};
+use shardwise_testkit::{ConsulCluster, ConsulOptions, EtcdCluster, EtcdOptions, TcpProxy, leash, python_with};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode};
 use sqlx::{Connection as _, SqliteConnection};
 
@@ -105,7 +105,7 @@ impl Stage {
 
     fn start_process(&self, command: &Command, log: &str, input: Stdio) -> Child {
         let log = File::options().create(true).append(true).open(self.path(log)).unwrap();
-        leashed(command).stdin(input).stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap()
+        leash(command).stdin(input).stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap()
     }
 
     /// Drains a member, or ends that.
@@ -160,18 +160,4 @@ fn settings_of(name: &str) -> String {
 fn keys() -> Vec<String> {
     let key_in = |slot: u32| (0..1_000_000_u64).map(|number| format!("key {number}")).find(|key| slot_of(key.key_hash(), SLOTS) == slot);
     (0..SLOTS).filter_map(key_in).collect()
-}
-
-/// The same command, whose process the kernel kills when the thread ends that starts it.
-fn leashed(command: &Command) -> Command {
-    let mut leashed = Command::new("setpriv");
-    leashed.args(["--pdeathsig", "KILL", "--"]).arg(command.get_program()).args(command.get_args());
-    for (name, value) in command.get_envs() {
-        match value {
-            Some(value) => leashed.env(name, value),
-            None => leashed.env_remove(name),
-        };
-    }
-    leashed.current_dir(command.get_current_dir().unwrap_or_else(|| Path::new(".")));
-    leashed
 }

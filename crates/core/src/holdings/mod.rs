@@ -94,9 +94,9 @@ pub struct Holdings {
     open: bool,
     /// What this member wants, holds or has asked for.
     entries: BTreeMap<Resource, ResourceEntry>,
-    /// The last epoch under which each resource served.
+    /// The last epoch under which each resource served. It outlives the resource's entry, or else an epoch could serve twice.
     served: BTreeMap<Resource, Epoch>,
-    /// What other members hold, by the watch.
+    /// What other members hold, by the watch: most of it has no entry, since this member neither wants nor holds it.
     others: BTreeMap<Resource, Claim>,
     /// Whether the watch has reported the claims of others.
     claims_known: bool,

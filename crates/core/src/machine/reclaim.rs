@@ -6,13 +6,14 @@
 use std::time::Duration;
 
 use crate::Moment;
+use crate::backoff::exponential;
 use crate::mistakes::{Mistake, made};
 
 /// The first time it waits a TTL divided by this. A handover in which no work is in flight takes much less; one that takes longer is asked
 /// for needlessly, which costs one write.
 const FIRST_DIVISOR: u32 = 2;
-/// Each further time it waits twice as long, up to 16 TTLs, because what is held may be work that does not end.
-const DOUBLINGS_MAX: u32 = 5;
+/// Each further time it waits twice as long, up to so many TTLs, because what is held may be work that does not end.
+const TTLS_MAX: u32 = 16;
 
 /// How often this member has asked, and since when it waits.
 #[derive(Debug, Default)]
@@ -37,10 +38,10 @@ impl Reclaims {
             return None;
         }
         let since = *self.waiting_since.get_or_insert(now);
-        if now < since.plus(ttl / FIRST_DIVISOR * (1 << self.repeated)) {
+        if now < since.plus(exponential(ttl / FIRST_DIVISOR, self.repeated, ttl * TTLS_MAX)) {
             return None;
         }
-        (self.waiting_since, self.repeated) = (Some(now), (self.repeated + 1).min(DOUBLINGS_MAX));
+        (self.waiting_since, self.repeated) = (Some(now), self.repeated.saturating_add(1));
         self.count += 1;
         Some(self.count)
     }

@@ -1,9 +1,10 @@
 //! What an attempt without an answer means, and the errors of a request.
 
+use std::fmt;
 use std::time::Duration;
 
 use super::{NoRoute, WithinError};
-use crate::{InstanceId, format_duration, one_line};
+use crate::{InstanceId, format_duration, one_line, write_with_causes};
 
 /// The most characters of a reason that a member gave.
 const REASON_CHARS: usize = 200;
@@ -62,7 +63,7 @@ impl Undelivered {
 }
 
 /// Why a request has no answer.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AskError {
     /// No member took it in time. It was not handled.
@@ -92,6 +93,13 @@ pub enum AskError {
     /// No member can serve the destination. It was not handled, and waiting does not help.
     #[error(transparent)]
     NoRoute(#[from] NoRoute),
+}
+
+impl fmt::Debug for AskError {
+    /// Like [`Display`](fmt::Display), with the causes: `main` prints a returned error by its `Debug`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_with_causes(f, self)
+    }
 }
 
 impl AskError {

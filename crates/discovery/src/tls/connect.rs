@@ -83,14 +83,22 @@ pub async fn connect_tcp(host: &str, port: u16) -> Result<TcpStream, ConnectFail
     Ok(tcp)
 }
 
-/// TLS over a connection; the server must prove that it is `host`. The files are read anew, on a thread for blocking work.
+/// TLS over a connection, with these protocols (ALPN), if any; the server must prove that it is `host`. The files are read anew, on a
+/// thread for blocking work.
 ///
 /// # Errors
 /// What is wrong with the files, the server, or its certificate.
-pub async fn connect_tls(tcp: TcpStream, host: &str, files: &TlsFiles, within: Duration) -> Result<TlsStream<TcpStream>, ConnectFailure> {
+pub async fn connect_tls(
+    tcp: TcpStream,
+    host: &str,
+    files: &TlsFiles,
+    alpn: &[&[u8]],
+    within: Duration,
+) -> Result<TlsStream<TcpStream>, ConnectFailure> {
     let files = files.clone();
     let reading = tokio::task::spawn_blocking(move || files.client_config(SystemTrust::Required));
-    let config = reading.await.map_err(|error| unreachable(&io::Error::other(error)))?.map_err(ConnectFailure::File)?;
+    let mut config = reading.await.map_err(|error| unreachable(&io::Error::other(error)))?.map_err(ConnectFailure::File)?;
+    config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
     let name = ServerName::try_from(host.to_owned()).map_err(|error| ConnectFailure::Handshake(one_line(&error.to_string())))?;
     match timeout(within, TlsConnector::from(Arc::new(config)).connect(name, tcp)).await {
         Ok(connected) => connected.map_err(|error| ConnectFailure::of_io(&error)),

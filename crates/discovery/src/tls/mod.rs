@@ -5,6 +5,7 @@
 mod client;
 #[cfg(feature = "tls-connect")]
 mod connect;
+mod server;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 pub use self::client::{SystemTrust, TlsFiles};
 #[cfg(feature = "tls-connect")]
 pub use self::connect::{CertificateAdvice, ConnectFailure, ServerStream, connect_tcp, connect_tls, rustls_error, speaks_tls};
+pub use self::server::{ClientAuth, client_verifier, server_config};
 use crate::one_line;
 
 /// Which of the files.

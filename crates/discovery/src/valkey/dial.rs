@@ -112,7 +112,7 @@ async fn connect(address: &ValkeyAddress, files: &TlsFiles, tls_within: Duration
     if !address.tls {
         return Ok(Box::new(tcp));
     }
-    match connect_tls(tcp, &address.host, files, tls_within).await {
+    match connect_tls(tcp, &address.host, files, &[], tls_within).await {
         Ok(stream) => Ok(Box::new(stream)),
         // Valkey 8 waits for the end of the line that it takes the handshake for; one that is stopped is silent as well.
         Err(ConnectFailure::SilentOnTls(_)) if speaks_plainly(address).await => Err(ConnectFailure::NotTls),

@@ -141,7 +141,7 @@ async fn connect(
     let handle = tcp.as_fd().try_clone_to_owned().map_err(|error| ConnectFailure::of_io(&error))?;
     socket.keep(handle.into()).map_err(|error| ConnectFailure::of_io(&error))?;
     let Some(files) = files else { return Ok(Box::new(tcp)) };
-    Ok(Box::new(connect_tls(tcp, host, files, within).await?))
+    Ok(Box::new(connect_tls(tcp, host, files, &[], within).await?))
 }
 
 impl Drop for RabbitMqConnection {
