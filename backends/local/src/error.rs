@@ -75,7 +75,7 @@ pub(crate) enum Failure {
     OtherStore { now: ClaimStore, was: ClaimStore },
     #[error("the numbers of acquisitions are used up: {0}")]
     NoEpoch(EpochError),
-    #[error("{slot} is no slot; slots are the numbers below {SLOTS_MAX}")]
+    #[error("{slot} is not a slot; slots are the numbers below {SLOTS_MAX}")]
     NoSlot { slot: u32 },
     #[error("{count} resources are too many for one call; {SLOTS_MAX} are allowed")]
     TooManyClaims { count: usize },
