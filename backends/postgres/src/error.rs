@@ -61,7 +61,7 @@ pub(crate) enum Failure {
     Locked { why: String },
     #[error("no answer within {} ms; check discovery.postgres.url, the network and the server's load", .after.as_millis())]
     TimedOut { after: Duration },
-    #[error("the database has another history than before (a failover, or an older copy was restored); everything is read anew")]
+    #[error("the database has another history than before (a failover, or an older copy was restored); everything is read again")]
     Replaced,
     #[error("{instance_id:?} has no living record here; register again")]
     Lost { instance_id: InstanceId },

@@ -192,7 +192,7 @@ async fn a_wiped_file_is_another_store_until_the_floor_is_raised() {
     for name in ["members.db", "members.db-wal", "members.db-shm"] {
         fs::remove_file(scratch.directory().join(name)).unwrap();
     }
-    let text = format!("{:?} was deleted or replaced while in use; it is opened anew, and members have to register again", scratch.path());
+    let text = format!("{:?} was deleted or replaced while in use; it is opened again, and members have to register again", scratch.path());
     let error = backend.acquire(&a, &known, &slots(10..11)).await.unwrap_err();
     expect_error(&error, &ErrorKind::Unavailable, &format!("acquire: {text}"));
     expect_error(&follower.error().await, &ErrorKind::Unavailable, &format!("watch_claims: {text}"));

@@ -45,7 +45,7 @@ async fn what_is_no_request_is_refused() {
         (with(&[(&TO, "owner")]), "does not say for which key"),
         (with(&[(&TO, "holder")]), "does not say for which key"),
         (with(&[(&TO, "session")]), "does not say for which key"),
-        (with(&[(&TO, "holder"), (&NAME, "%FF")]), "no text"),
+        (with(&[(&TO, "holder"), (&NAME, "%FF")]), "not text"),
         (of_owner("65537"), "too long"),
         (of_owner("-1"), "too long"),
         (of_owner("1"), "unknown kind"),
