@@ -40,7 +40,7 @@
 //! - `postgres`: workers on several machines meet in a PostgreSQL database.
 //! - `valkey`: workers on several machines meet in Valkey or Redis, with eventual ownership only.
 //! - `parallel`: `par_filter_owned_items`, for key lists long enough to benefit from a second thread.
-//! - `requests`: members bring each other requests and messages to singletons; brings hyper.
+//! - `requests`: members send each other requests and messages to singletons; depends on hyper.
 //! - `tls`: with certificates, if the settings name them.
 //! - `testing`: `ShardingService::frozen` and `testing::TestFleet`, for your own tests.
 //!

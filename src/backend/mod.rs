@@ -73,7 +73,7 @@ pub fn add_backend(kind: &'static BackendKind) -> Result<()> {
     let is_name =
         |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_');
     if let Some(name) = std::iter::once(&kind.name).chain(&keys).find(|name| !is_name(name)) {
-        return refused(format!("{name:?} is no name; use lower-case letters, digits and underscores"));
+        return refused(format!("{name:?} is not a name; use lower-case letters, digits and underscores"));
     }
     if let Some((_, twice)) = keys.iter().enumerate().find(|(at, key)| keys[..*at].contains(key)) {
         return refused(format!("it has the key {twice} twice"));
@@ -148,7 +148,7 @@ pub(crate) fn available(name: &str) -> String {
     }
     // The author of a program gets the hint, and not an operator who has misspelled a name.
     let is_slip = nearest(name, have.iter().copied()).is_some();
-    let own = if is_slip { "" } else { "; a program adds a backend of its own with ShardingFactory::builder().backend(name, ..)" };
+    let own = if is_slip { "" } else { "; a program adds its own backend with ShardingFactory::builder().backend(name, ..)" };
     format!("this program has {}{own}", listed(name, &have))
 }
 

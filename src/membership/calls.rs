@@ -121,7 +121,7 @@ impl<T, F: Fn() -> NewsStream<T>> ReconnectingWatch<T, F> {
     async fn next(&mut self) -> Result<T, Error> {
         let mut rested = self.errors >= ERRORS_AT_ONCE;
         if rested {
-            self.rest().await;
+            self.back_off().await;
         }
         loop {
             let asked = Instant::now();
@@ -137,7 +137,7 @@ impl<T, F: Fn() -> NewsStream<T>> ReconnectingWatch<T, F> {
                 }
                 None => {
                     if !std::mem::take(&mut rested) {
-                        self.rest().await;
+                        self.back_off().await;
                     }
                     self.watch = (self.open)();
                 }
@@ -145,7 +145,7 @@ impl<T, F: Fn() -> NewsStream<T>> ReconnectingWatch<T, F> {
         }
     }
 
-    async fn rest(&mut self) {
+    async fn back_off(&mut self) {
         tokio::time::sleep(self.backoff.fail()).await;
     }
 }

@@ -61,7 +61,7 @@ impl MessageHub {
 /// Takes a message that has arrived, and waits until it is handled.
 async fn taken(mailboxes: Arc<Mailboxes>, request: Request) -> Handled {
     let (Some(name), Ok(message)) = (&request.name, request.json::<WireMessage>()) else {
-        return Ok(Answer::json(&WireAnswer::Unreadable("it is no message".into())));
+        return Ok(Answer::json(&WireAnswer::Unreadable("it is not a message".into())));
     };
     let answer = match mailboxes.deliver(name, message.epoch, message.body) {
         Ok(answer) => answer.await.unwrap_or_else(|_| WireAnswer::Lost("its holder ended before it had replied".into())),

@@ -75,7 +75,7 @@ impl Answer {
         } else if self.body.len() > BODY_BYTES_MAX {
             Self::failed(&format!("its answer has {} bytes; at most {BODY_BYTES_MAX} are allowed", self.body.len()))
         } else if !is_type {
-            Self::failed("the type of its answer is no media type")
+            Self::failed("the type of its answer is not a media type")
         } else {
             self
         }

@@ -3,7 +3,7 @@
 //! A request goes to a destination ([`To`], feature `requests`): the owner of a key, the holder of a name, one member, the member of a
 //! session, or any. A destination has a set of members that may serve it; a [`Pick`] chooses one. Placement, claims and view give the sets,
 //! so nothing is stored for a destination. [`crate::ShardingService::ask`] waits for the answer and goes on to the right member as long as
-//! the request was certainly not handled; a caller that is no member asks by a
+//! the request was certainly not handled; a caller that is not a member asks by a
 //! `Router` ([`crate::ShardingFactory`]).
 //!
 //! | handlers | answer requests to |

@@ -15,7 +15,7 @@ fn millis(duration: Duration) -> u64 {
 /// The status that every member has.
 pub(super) fn status(context: &OwnershipContext) -> Answer {
     match context.membership() {
-        Some(membership) => Answer::from(told(&membership)),
+        Some(membership) => Answer::from(status_of(&membership)),
         None => Answer::problem(503, "unavailable", "Not now", "this worker is stopping"),
     }
 }
@@ -31,7 +31,7 @@ const fn requests(_: &Membership) -> Value {
     Value::Null
 }
 
-fn told(membership: &Membership) -> Value {
+fn status_of(membership: &Membership) -> Value {
     let (ownership, now) = (membership.ownership(), membership.clock.now());
     let (is_live, view) = (ownership.is_live_at(now), ownership.view());
     let me = view.member(&membership.instance_id);

@@ -57,7 +57,7 @@ pub(super) const SLOTS: SettingKey = SettingKey::new("slots", Shape::whole(1, SL
 pub(super) const VIRTUAL_NODES: SettingKey = SettingKey::new("virtual_nodes", Shape::whole(1, VIRTUAL_NODES_MAX as u64),
     "points on the ring per unit of weight; more give more even shares and slower placement").or("1024");
 pub(super) const LOAD_MARGIN: SettingKey = SettingKey::new("load_margin", Margin,
-    "how far above its fair share a worker may be loaded: 0.05 is 5 %; \"none\" is no limit").or("0.05");
+    "how far above its fair share a worker may be loaded: 0.05 is 5 %; \"none\" means no limit").or("0.05");
 
 // …policies.NAME.next: what may change of the placement
 pub(super) const NEXT_PLACEMENT: SettingKey = SettingKey::new("placement", PLACEMENTS,
@@ -83,9 +83,9 @@ pub(super) const EPOCH_FLOOR: SettingKey = SettingKey::new("epoch_floor", Shape:
 pub(super) const VERSION_RULE: SettingKey = SettingKey::new("version_rule", OneOf(&["none", "newest"]),
     "only with exclusive ownership: while versions differ, newest lets workers keep what they hold and gives free slots to the newest").or("none");
 pub(super) const MESSAGES_LISTEN: SettingKey = SettingKey::new("messages_listen", Text,
-    "the earlier name of peer_listen, from the time when messages to singletons had an address of their own");
+    "the earlier name of peer_listen, when messages to singletons had a separate address");
 pub(super) const MESSAGES_TOKEN_FILE: SettingKey = SettingKey::new("messages_token_file", Text,
-    "the earlier name of peer_token_file, from the time when messages to singletons had a token of their own");
+    "the earlier name of peer_token_file, when messages to singletons had a separate token");
 pub(super) const PEER_NETWORKS: SettingKey = SettingKey::new("peer_networks", Texts,
     "networks to which requests and messages between members may go; addresses elsewhere are never connected to").or("127.0.0.0/8,::1/128");
 pub(super) const PEER_LISTEN: SettingKey = SettingKey::new("peer_listen", Text,
@@ -99,7 +99,7 @@ pub(super) const PEER_CERT_FILE: SettingKey = SettingKey::new("peer_cert_file", 
 pub(super) const PEER_KEY_FILE: SettingKey = SettingKey::new("peer_key_file", Text,
     "the private key of that certificate, in PEM");
 pub(super) const PEER_NAME: SettingKey = SettingKey::new("peer_name", Text,
-    "the name that every member's certificate has, instead of the host of its own address; needs peer_token_file");
+    "the name in every member's certificate, instead of the host of that member's address; needs peer_token_file");
 pub(super) const MAX_WIDTH: SettingKey = SettingKey::new("max_width", Shape::whole(1, Width::MAX.get() as u64),
     "over how many workers the requests of a hot key may be spread, its owner first; above 1 on_owned also runs on workers that do not own the key").or("1");
 pub(super) const SATURATED_AT: SettingKey = SettingKey::new("saturated_at", Shape::whole(1, REQUESTS_MAX),

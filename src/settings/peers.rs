@@ -90,7 +90,7 @@ pub struct PeerCertificates {
     pub cert_file: Option<PathBuf>,
     /// The key of that certificate.
     pub key_file: Option<PathBuf>,
-    /// The name that every member's certificate has; `None` if each has the host of its own address.
+    /// The name in every member's certificate; `None` if each has the host of its member's address.
     pub name: Option<String>,
 }
 

@@ -69,7 +69,7 @@ async fn holders_are_those_whose_work_is_let_in() {
     eventually("all agree", || observer.holders().is_ok_and(|seen| mismatches(&seen).keys().eq([&None]))).await;
     assert_eq!(slots(&observer.holders().expect("exclusive")), truth(&[&a, &b]));
     b.deregister_self().await.expect("it leaves");
-    assert_eq!(b.holders().expect_err("it is no member").kind(), ErrorKind::Unavailable);
+    assert_eq!(b.holders().expect_err("it is not a member").kind(), ErrorKind::Unavailable);
 }
 
 /// What both hold, and the slot that `a` drains and that neither serves.

@@ -1,4 +1,4 @@
-//! A group with members of the version before, which have an address for messages alone: what they and the others cannot bring each other
+//! A group with members of the version before, which have an address for messages alone: what they and the others cannot send each other
 //! waits, and was certainly not handled.
 
 use std::collections::BTreeMap;

@@ -69,7 +69,7 @@ async fn the_addressee_that_travels_with_a_request_decides_which_handler_answers
         (vec![("shardwise-to", "owner"), ("shardwise-key-bytes", "65537")], "its key is too long"),
         (vec![("shardwise-to", "owner"), ("shardwise-key-bytes", "2"), ("shardwise-key-kind", "bytes")], "it ends before its key does"),
         (vec![("shardwise-to", "holder")], "for which key, name or session"),
-        (vec![("shardwise-to", "holder"), ("shardwise-name", "%FF")], "its name is no text"),
+        (vec![("shardwise-to", "holder"), ("shardwise-name", "%FF")], "its name is not text"),
     ] {
         let refused = http2::ask(&client, ("POST", "both"), &headers, "x").await.unwrap();
         assert!(refused.status == 400 && refused.is_refusal() && refused.body.contains(why), "{headers:?}: {refused:?}");

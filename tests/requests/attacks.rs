@@ -1,4 +1,4 @@
-//! A process that is no member, has recorded one, or sits between two: learns nothing and forges nothing.
+//! A process that is not a member, has recorded one, or sits between two: learns nothing and forges nothing.
 
 use shardwise::requests::channel::proof::{Nonce, ProofKind, ProofSession};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

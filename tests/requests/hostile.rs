@@ -188,7 +188,7 @@ async fn a_body_above_the_limit_is_refused_whatever_it_states() {
 
 /// It lives and reads, and answers no PING: as a machine that hangs.
 #[tokio::test]
-async fn a_caller_without_a_sign_of_life_is_sent_away() {
+async fn a_caller_that_answers_no_ping_is_sent_away() {
     let world = World::new();
     let scene = Scene::begin(&world, Some(TOKEN)).await;
     let running = hangs(&scene.one, "hang");

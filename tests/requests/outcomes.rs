@@ -125,7 +125,7 @@ const CASES: [(&str, Serves, &str, &str); 9] = [
         "cut off",
     ),
     (
-        "answers as a program that is no member",
+        "answers as a program that is not a member",
         |stream| {
             Box::pin(async move {
                 let mut connection = serving(stream).await;

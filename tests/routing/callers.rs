@@ -1,4 +1,4 @@
-//! Callers: cancelling, telling, and callers that are no members.
+//! Callers: cancelling, telling, and callers that are not members.
 
 use shardwise::requests::{Answer, KeyHash, KeyRoute, RouteCause};
 use shardwise::testing::LocalTransport;

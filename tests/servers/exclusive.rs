@@ -65,7 +65,7 @@ impl Place {
         }
     }
 
-    /// A backend for an observer that is no member.
+    /// A backend for an observer that is not a member.
     pub(crate) fn backend(&self) -> Arc<dyn Discovery> {
         let text = self.settings_by("", "nobody", Duration::from_secs(10));
         backend_by(self.kind(), &Settings::from_toml_str(&text).unwrap())

@@ -44,7 +44,7 @@ async fn wipe(place: &Place) {
     }
 }
 
-/// Follows the group like a process that is no member, counts the members that it sees, and panics if a revision falls. It does not end.
+/// Follows the group like a process that is not a member, counts the members that it sees, and panics if a revision falls. It does not end.
 async fn revisions_rise(outside: Arc<dyn Discovery>, seen: Arc<AtomicUsize>) {
     let (group, mut last) = (GroupName::new(GROUP).unwrap(), 0);
     loop {

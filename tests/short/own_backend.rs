@@ -83,9 +83,9 @@ fn a_backend_that_does_not_fit_is_refused() {
     for (kind, expected) in [
         (BackendKind { name: "local", ..BOARD }, "the name is taken"),
         (BackendKind { name: "ttl", ..BOARD }, "the name is taken"),
-        (BackendKind { name: "Board 2", ..BOARD }, "\"Board 2\" is no name"),
+        (BackendKind { name: "Board 2", ..BOARD }, "\"Board 2\" is not a name"),
         (BackendKind { keys: TWICE, ..BOARD }, "it has the key a twice"),
-        (BackendKind { keys: ODD, ..BOARD }, "\"a.b\" is no name"),
+        (BackendKind { keys: ODD, ..BOARD }, "\"a.b\" is not a name"),
         (BackendKind { keys: &[], ..BOARD }, "another backend of this name was added"),
     ] {
         let said = add_backend(Box::leak(Box::new(kind))).expect_err(expected).to_string();

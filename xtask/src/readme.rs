@@ -1,13 +1,16 @@
 //! The commands of the README and of the book's *Start* pages, run as a reader types them.
 //!
 //! Each page gets a new folder and is read from the top: a block of `sh` runs in the folder where the one
-//! before ended, as in one terminal. A comment right before a block changes that: `<!-- not run: WHY -->`;
-//! `<!-- file: PATH -->`, whose block is written to that file; `<!-- another terminal, until: TEXT -->`, whose
-//! block runs at the same time as the page, which waits for TEXT in its output, and ends by Ctrl-C when the page does.
+//! before ended, with what that one exported, as in one terminal. A comment right before a block changes that:
+//! `<!-- not run: WHY -->`; `<!-- file: PATH -->`, whose block is written to that file;
+//! `<!-- another terminal, until: TEXT -->`, whose block runs at the same time as the page, which waits for TEXT in its
+//! output, and ends by Ctrl-C when the page does; `<!-- a server, until: TEXT -->`, the same for a server, which may end
+//! by the signal. The servers of the tests are in the PATH. `<!-- follows: PAGE -->` first runs the blocks of a page
+//! beside this one, without those in other terminals.
 
 use std::fs::{File, Permissions};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -58,6 +61,10 @@ enum BlockUse {
     WriteFile(String),
     /// Beside the page, which goes on when this text is in the output.
     Beside(String),
+    /// The same, for a program that may end by Ctrl-C's signal instead of an exit code.
+    Server(String),
+    /// No block: the page goes on where this one ended.
+    Follows(String),
 }
 
 /// A fenced block that is used, and the line where it begins.
@@ -82,6 +89,11 @@ fn blocks(page: &str) -> Result<Vec<Block>, String> {
             }
         } else if let Some(said) = line.strip_prefix("<!-- ").and_then(|said| said.strip_suffix(" -->")) {
             comment = Some(match said.split_once(": ") {
+                Some(("follows", page)) => {
+                    blocks.push(Block { line: at + 1, used: BlockUse::Follows(page.to_owned()), text: String::new() });
+                    continue;
+                }
+                Some(("a server, until", text)) => BlockUse::Server(text.to_owned()),
                 Some(("not run", why)) => BlockUse::NotRun(why.to_owned()),
                 Some(("file", path)) => BlockUse::WriteFile(path.to_owned()),
                 Some(("another terminal, until", text)) => BlockUse::Beside(text.to_owned()),
@@ -97,6 +109,7 @@ fn blocks(page: &str) -> Result<Vec<Block>, String> {
 /// A program in another terminal, with all that it started; killed when dropped.
 struct Terminal {
     line: usize,
+    is_server: bool,
     child: Child,
     output: PathBuf,
 }
@@ -157,18 +170,32 @@ impl<'a> PageRun<'a> {
         let (mut ran, mut terminals) = (0, Vec::new());
         for block in blocks {
             match &block.used {
+                BlockUse::Follows(page) => self.repeat(page)?,
                 BlockUse::NotRun(why) => left_out.push(format!("{} line {} ({why})", self.name, block.line)),
                 BlockUse::WriteFile(path) => files::write(&self.place()?.join(path), &block.text)?,
                 BlockUse::Run => self.type_in(block)?,
-                BlockUse::Beside(until) => terminals.push(self.open_terminal(block, until)?),
+                BlockUse::Beside(until) | BlockUse::Server(until) => terminals.push(self.open_terminal(block, until)?),
             }
-            ran += u64::from(!matches!(block.used, BlockUse::NotRun(_) | BlockUse::WriteFile(_)));
+            ran += u64::from(matches!(block.used, BlockUse::Run | BlockUse::Beside(_) | BlockUse::Server(_)));
         }
         while let Some(terminal) = terminals.pop() {
             self.interrupt(terminal)?;
         }
         std::fs::remove_dir_all(&self.folder).map_err(TaskFailure::at(self.folder.display()))?;
         Ok(ran)
+    }
+
+    /// What an earlier page of the start has made, in this page's folder.
+    fn repeat(&self, page: &str) -> Result<(), TaskFailure> {
+        let text = files::read(&self.log.context.root().join("docs/start").join(page))?;
+        for block in blocks(&text).map_err(TaskFailure::at(page))? {
+            match &block.used {
+                BlockUse::WriteFile(path) => files::write(&self.place()?.join(path), &block.text)?,
+                BlockUse::Run => self.type_in(&block)?,
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// A `cargo` that installs what the tests have compiled: that the commands work is asked here, not how fast they are.
@@ -191,19 +218,23 @@ impl<'a> PageRun<'a> {
     }
 
     fn type_in(&self, block: &Block) -> Result<(), TaskFailure> {
-        let pwd = self.folder.join("pwd");
-        let command = self.shell(&format!("{}pwd > '{}'\n", block.text, pwd.display()))?;
+        let (pwd, exported) = (self.folder.join("pwd"), self.folder.join("exported"));
+        let command = self.shell(&format!("{}pwd > '{}'\nexport -p > '{}'\n", block.text, pwd.display(), exported.display()))?;
         self.log.run_for(command, BLOCK_LIMIT).map(drop).map_err(|failure| self.failed(block.line, failure))
     }
 
-    /// A shell that stops at the first failure, in the page's place, with what a reader has: no settings of others, the command where Cargo
-    /// installs it, and what this checkout has built already.
+    /// A shell that stops at the first failure, in the page's place and with its variables, with what a reader has: no settings of others,
+    /// the command where Cargo installs it, a server to try, and what this checkout has built already.
     fn shell(&self, script: &str) -> Result<Command, TaskFailure> {
         let mut command = servers::user(self.log.context, "bash");
-        command.args(["-euo", "pipefail", "-c", script]).current_dir(self.place()?);
+        let exported = self.folder.join("exported");
+        let script = if exported.exists() { format!(". '{}'\n{script}", exported.display()) } else { script.to_owned() };
+        command.args(["-euo", "pipefail", "-c", &script]).current_dir(self.place()?);
         let installed = self.folder.join("installed");
         let path = std::env::var("PATH").unwrap_or_default();
-        command.env("PATH", format!("{}:{path}", installed.join("bin").display()));
+        let etcd = shardwise_testkit::servers::program("etcd")?;
+        let servers = etcd.parent().unwrap_or(&etcd).display();
+        command.env("PATH", format!("{}:{path}:{servers}", installed.join("bin").display()));
         command.env("CARGO_INSTALL_ROOT", installed).env("CARGO_TARGET_DIR", self.log.context.target());
         // A clone builds its own with the script that has built this one.
         if let Some(protoc) = self.protoc()? {
@@ -232,7 +263,8 @@ impl<'a> PageRun<'a> {
         command.stdin(Stdio::null()).stdout(file.try_clone().map_err(failed)?).stderr(file);
         // Ctrl-C reaches the programs of one terminal.
         command.process_group(0);
-        let mut terminal = Terminal { line: block.line, child: command.spawn().map_err(failed)?, output };
+        let is_server = matches!(block.used, BlockUse::Server(_));
+        let mut terminal = Terminal { line: block.line, is_server, child: command.spawn().map_err(failed)?, output };
         let look = |terminal: &Terminal, ended: Option<ExitStatus>| {
             if terminal.output().contains(until) { Some(true) } else { ended.map(|_| false) }
         };
@@ -246,7 +278,7 @@ impl<'a> PageRun<'a> {
         let line = terminal.line;
         terminal.signal(Signal::SIGINT).map_err(|error| self.failed(line, error))?;
         match terminal.until(END_LIMIT, |_, ended| ended).map_err(|error| self.failed(line, error))? {
-            Some(status) if status.success() => Ok(()),
+            Some(status) if status.success() || (terminal.is_server && status.signal() == Some(Signal::SIGINT as i32)) => Ok(()),
             Some(status) => Err(self.failed(line, format_args!("after Ctrl-C: {status}: {}", terminal.output()))),
             None => Err(self.failed(line, format_args!("it has not ended {} s after Ctrl-C", END_LIMIT.as_secs()))),
         }
@@ -260,13 +292,16 @@ mod tests {
     #[test]
     fn comments_say_what_becomes_of_a_block() {
         let page = "text\n```sh\na\nb\n```\n```toml\nc\n```\n<!-- not run: it takes long -->\n```sh\nd\n```\n<!-- file: src/main.rs \
-                    -->\n```rust\ne\n```\n<!-- another terminal, until: ready: -->\n```sh\nf\n```\n";
+                    -->\n```rust\ne\n```\n<!-- another terminal, until: ready: -->\n```sh\nf\n```\n<!-- follows: one.md -->\n\n\
+                    <!-- a server, until: up -->\n```sh\ng\n```\n";
         let block = |line, used, text: &str| Block { line, used, text: text.into() };
         let expected = [
             block(2, BlockUse::Run, "a\nb\n"),
             block(10, BlockUse::NotRun("it takes long".into()), "d\n"),
             block(14, BlockUse::WriteFile("src/main.rs".into()), "e\n"),
             block(18, BlockUse::Beside("ready:".into()), "f\n"),
+            block(21, BlockUse::Follows("one.md".into()), ""),
+            block(24, BlockUse::Server("up".into()), "g\n"),
         ];
         assert_eq!(blocks(page).unwrap(), expected);
         assert!(blocks("<!-- not runn: a -->\n").unwrap_err().contains("no meaning"));

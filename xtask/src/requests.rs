@@ -17,7 +17,7 @@ const WHAT: &str = "Medians of the rounds, which alternate between what is compa
     without a token, and `POST` with one, where every record of the connection is proven. Through two sidecars: a client with blocking \
     sockets and HTTP/1.1 asks one of two `shardwise serve` for the other's status.";
 const WHAT_HOT: &str = "Eight members in one process, each with eight handlers at once of 20 ms, and 1,600 requests a second by a caller \
-    that is no member. Hot: fifty keys with equal load, and one with a hundred times that of each, `max_width` 4 and `saturated_at` 4. \
+    that is not a member. Hot: fifty keys with equal load, and one with a hundred times that of each, `max_width` 4 and `saturated_at` 4. \
     Even: the same load over 150 keys. A request's time counts from the moment at which it was due; the first half of each turn does not \
     count.";
 

@@ -1,4 +1,4 @@
-//! Runs one command: its output into a log, a sign of life now and then, an end after which it counts as hung.
+//! Runs one command: its output into a log, its last line now and then, a limit after which it counts as hung.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -14,7 +14,7 @@ use crate::files;
 use crate::report::say;
 
 /// How often a silent command's last line is shown.
-const SIGN_OF_LIFE: Duration = Duration::from_secs(20);
+const SHOW_LINE_EVERY: Duration = Duration::from_secs(20);
 /// No command of ours takes longer; one that does hangs.
 pub(crate) const HUNG_AFTER: Duration = Duration::from_mins(20);
 /// Lines of a failed command's output that are shown; the log has the rest.
@@ -133,7 +133,7 @@ impl<'a> StepLog<'a> {
                 child.wait()?;
                 return Ok(None);
             }
-            if elapsed.saturating_sub(shown) >= SIGN_OF_LIFE && !self.context.verbose {
+            if elapsed.saturating_sub(shown) >= SHOW_LINE_EVERY && !self.context.verbose {
                 shown = elapsed;
                 say(&format!("    {:>4} s  {}", elapsed.as_secs(), self.last_line()));
             }

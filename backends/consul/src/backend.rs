@@ -145,8 +145,8 @@ impl Claims for ConsulBackend {
     }
 }
 
-/// A sign of life to the agent, and then the servers' word that it is seen. The sign alone is not enough: an agent takes it even when
-/// it has lost its servers. What counts is the start of the sign, the earlier of the two, since the agent's timer begins there. Of a member
+/// Renews at the agent, then has the servers confirm the registration. The renewal alone is not enough: an agent accepts it even when
+/// it has lost its servers. What counts is the start of the renewal, the earlier of the two, since the agent's timer begins there. Of a member
 /// that claims the servers are asked for its session, and what counts is when they were asked, since the session's lock delay begins later.
 async fn renew(registrar: &Registrar, record_id: &RecordId) -> error::Result<Grant> {
     let client = &registrar.client;
@@ -165,7 +165,7 @@ async fn renew(registrar: &Registrar, record_id: &RecordId) -> error::Result<Gra
     let why = if client.clock.now() >= ends {
         "its renewal came too late"
     } else {
-        life.signed(started);
+        life.renewed(started);
         life.stand(client).await?;
         match &life.session {
             None if registrar.is_shown(&life).await? => return Ok(Grant { started, ttl: life.ttl }),

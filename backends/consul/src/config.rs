@@ -115,7 +115,7 @@ impl ConsulConfig {
             None => (self.tls, given),
         };
         let base = format!("{}://{}", if tls { "https" } else { "http" }, rest.trim_end_matches('/'));
-        let parsed = reqwest::Url::parse(&base).map_err(|error| shown(&format!("which is no address ({error})")))?;
+        let parsed = reqwest::Url::parse(&base).map_err(|error| shown(&format!("which is not an address ({error})")))?;
         if parsed.query().is_some() || parsed.fragment().is_some() {
             return Err(shown("which has something behind its path"));
         }

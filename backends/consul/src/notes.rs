@@ -58,7 +58,7 @@ async fn write(client: &Client, key: &str, expected: u64, text: &str) -> Result<
 pub(crate) fn decoded(stored: &KvPair) -> Result<Note> {
     let unreadable = |_| Failure::BadClaim {
         key: stored.key.clone(),
-        why: "it is no text".to_owned(),
+        why: "it is not text".to_owned(),
         remedy: "put back what stood there, or delete it",
     };
     let text = String::from_utf8(stored.value()).map_err(unreadable)?;

@@ -160,7 +160,7 @@ impl Registrar {
         }
     }
 
-    /// Changes when the holder has renewed. On this agent its last sign of life can be read. On another agent one can only wait: who
+    /// Changes when the holder has renewed. On this agent its last renewal can be read. On another agent one can only wait: who
     /// still passes after its TTL has renewed in the meantime.
     async fn stamp(&self, record_id: &RecordId, holder: &Service) -> Result<u64> {
         let check = holder.check().unwrap_or(&holder.id);
@@ -282,7 +282,7 @@ impl Registrar {
         Ok(())
     }
 
-    /// Numbers this process's writes and signs of life, so that no two are alike.
+    /// Numbers this process's writes and renewals, so that no two are alike.
     pub(crate) fn next_change(&self) -> u64 {
         self.changes_made.fetch_add(1, Ordering::Relaxed)
     }

@@ -16,7 +16,7 @@ use crate::wire::{cut, encode};
 
 /// When Consul deletes an instance that has not passed: the least it takes.
 const REAPED_AFTER: &str = "1m";
-/// The TTL of the check that needs no sign of life: longer than anything lives. Ten years.
+/// The TTL of the check that needs no renewal: longer than anything lives. Ten years.
 const FOR_EVER: &str = "87600h";
 
 #[derive(Debug)]
@@ -31,12 +31,12 @@ pub(crate) struct LiveRegistration {
     pub(crate) session: Option<Arc<LockSession>>,
     /// Whether the agent has been informed that the second check passes.
     stands: AtomicBool,
-    last_sign: Mutex<Moment>,
+    last_renewal: Mutex<Moment>,
 }
 
 impl LiveRegistration {
     pub(crate) fn new(service: String, service_id: String, check: String, joined: u64, ttl: Duration, started: Moment) -> Self {
-        Self { service, service_id, check, joined, ttl, session: None, stands: AtomicBool::new(false), last_sign: Mutex::new(started) }
+        Self { service, service_id, check, joined, ttl, session: None, stands: AtomicBool::new(false), last_renewal: Mutex::new(started) }
     }
 
     /// The id of the second check, which passes as long as the registration exists, and is part of every change: a change keeps its result
@@ -48,12 +48,12 @@ impl LiveRegistration {
 
     /// The earliest moment at which the agent may have let it expire.
     pub(crate) fn ends(&self) -> Moment {
-        self.last_sign().plus(self.ttl)
+        self.last_renewal().plus(self.ttl)
     }
 
-    /// A sign of life that began then has reached the agent in time.
-    pub(crate) fn signed(&self, started: Moment) {
-        let mut last = self.last_sign();
+    /// A renewal that began then has reached the agent in time.
+    pub(crate) fn renewed(&self, started: Moment) {
+        let mut last = self.last_renewal();
         *last = last.max(started);
     }
 
@@ -67,8 +67,8 @@ impl LiveRegistration {
         Ok(())
     }
 
-    fn last_sign(&self) -> MutexGuard<'_, Moment> {
-        self.last_sign.lock().unwrap_or_else(PoisonError::into_inner)
+    fn last_renewal(&self) -> MutexGuard<'_, Moment> {
+        self.last_renewal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -76,8 +76,8 @@ impl LiveRegistration {
 impl LiveRegistration {
     /// The definition for the agent of a registration, which begins as passing.
     pub(crate) fn registration(&self, member: &Member, change: u64) -> Result<String> {
-        let of_life = check_of(&self.check, "shardwise: a sign of life within the TTL", &format!("{}ms", self.ttl.as_millis()));
-        let checks = [of_life, self.standing_check()].map(|mut check| {
+        let renewed = check_of(&self.check, "shardwise: renewed within the TTL", &format!("{}ms", self.ttl.as_millis()));
+        let checks = [renewed, self.standing_check()].map(|mut check| {
             check["Status"] = json!("passing");
             check
         });

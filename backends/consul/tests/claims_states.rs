@@ -287,7 +287,7 @@ async fn a_renewal_counts_from_when_the_session_was_asked_for() {
     consul.api("PUT", &format!("/v1/session/destroy/{id}"), None).await.unwrap();
     let error = backend.renew(&a.record_id(), LONG).await.unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::Lost, "without its session: {error}");
-    assert!(backend.members(&group("g")).await.unwrap().view.members().is_empty(), "and so it is no member any more");
+    assert!(backend.members(&group("g")).await.unwrap().view.members().is_empty(), "and so it is no longer a member");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

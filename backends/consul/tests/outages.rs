@@ -130,7 +130,7 @@ async fn an_agent_cut_off_from_its_servers_confirms_nothing() {
     let cut = Clock::system().now();
     let until_then = cut.plus(TTL * 3);
     while Clock::system().now() < until_then {
-        // The agent still takes signs of life.
+        // The agent still accepts renewals.
         let error = backend.renew(&worker.record_id(), TTL).await.unwrap_err();
         assert!(error.is_retryable() || *error.kind() == ErrorKind::Lost, "{error}");
         tokio::time::sleep(TTL / 8).await;
@@ -207,7 +207,7 @@ async fn a_worker_cut_off_both_ways_is_gone_and_comes_back() {
 async fn a_worker_that_hears_no_answers_counts_no_renewal_and_removes_no_member() {
     let cut = Cut::prepare().await;
     cut.proxy.cut(Direction::ToClient);
-    // Its signs of life arrive, so the others still see it; but it cannot know that.
+    // Its renewals arrive, so the others still see it; but it cannot know that.
     let error = cut.worker.renew(&cut.registration.record_id(), TTL).await.unwrap_err();
     assert!(error.is_retryable(), "{error}");
     let error = cut.worker.renew(&cut.registration.record_id(), TTL).await.unwrap_err();
@@ -248,7 +248,7 @@ async fn a_member_paused_beyond_its_ttl_is_lost_and_stays_dead() {
         .await;
     for _ in 0..3 {
         assert_eq!(*paused.renew(&worker.record_id(), TTL).await.unwrap_err().kind(), ErrorKind::Lost);
-        assert!(other.members(&worker.group).await.unwrap().view.members().is_empty(), "a late sign of life heals nothing");
+        assert!(other.members(&worker.group).await.unwrap().view.members().is_empty(), "a late renewal heals nothing");
     }
 }
 

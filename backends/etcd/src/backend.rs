@@ -71,7 +71,7 @@ impl EtcdBackend {
 }
 
 /// A hub whose groups are read from etcd.
-fn following<M: Mirror>(inner: &Arc<EtcdInner>) -> Hub<M::Topic> {
+fn following<M: Mirror>(inner: &Arc<EtcdInner>) -> Hub<M::Shown> {
     let (clock, inner) = (inner.clock.clone(), Arc::clone(inner));
     Hub::new(clock, LIMITS, move |feed| follow(MirrorReader::<M>::new(Arc::clone(&inner)), feed))
 }

@@ -57,7 +57,7 @@ const CLAIMS_MAX: usize = SLOTS_MAX as usize * 2;
 pub(crate) struct ClaimMirror(Arc<ClaimTable>);
 
 impl Mirror for ClaimMirror {
-    type Topic = ClaimTable;
+    type Shown = ClaimTable;
     const KEYS_MAX: usize = CLAIMS_MAX;
 
     fn folder(inner: &EtcdInner, group: &GroupName) -> Folder {

@@ -72,7 +72,7 @@ pub(crate) enum Failure {
     OtherStore(String),
     #[error("the store of claims {key:?} in etcd cannot be read: {why}; delete that key, and set epoch_floor above the highest epoch used")]
     DamagedStore { key: String, why: String },
-    #[error("the note {key:?} in etcd is no text; put back what stood there, or delete that key")]
+    #[error("the note {key:?} in etcd is not text; put back what stood there, or delete that key")]
     DamagedNote { key: String },
     #[error("cannot read the record of {instance_id:?}: {why}; if its worker is of another version, bring both to one")]
     Unreadable { instance_id: String, why: String },

@@ -35,7 +35,7 @@ const PROOF_LIMITS: (Duration, Duration) = (Duration::from_millis(500), Duration
 
 /// What of a group is followed, as it is gathered from etcd.
 pub(crate) trait Mirror: Default + Send + Sync + 'static {
-    type Topic: Watched;
+    type Shown: Watched;
     const KEYS_MAX: usize;
 
     /// Where it stands.
@@ -48,7 +48,7 @@ pub(crate) trait Mirror: Default + Send + Sync + 'static {
     fn delete(&mut self, folder: &Folder, key: &[u8]);
 
     /// All that is there, as of this revision.
-    fn shown(&self, revision: u64) -> Arc<Self::Topic>;
+    fn shown(&self, revision: u64) -> Arc<Self::Shown>;
 }
 
 pub(crate) struct MirrorReader<M: Mirror> {
@@ -62,7 +62,7 @@ impl<M: Mirror> MirrorReader<M> {
         Self { inner, watch: None }
     }
 
-    async fn list(&mut self, feed: &Feed<M::Topic>) -> EtcdResult<()> {
+    async fn list(&mut self, feed: &Feed<M::Shown>) -> EtcdResult<()> {
         self.watch = None;
         let inner = &self.inner;
         let (watch, proven) = inner.pool.call(|connection| MirrorWatch::open(Arc::clone(inner), feed.group(), connection)).await?;
@@ -71,7 +71,7 @@ impl<M: Mirror> MirrorReader<M> {
 
     /// The contract's answer. Where history is compacted, nothing is wrong: a list says what was missed. Where the endpoint is the cause,
     /// the next one gets its turn.
-    async fn settled(&mut self, answer: EtcdResult<()>, feed: &Feed<M::Topic>) -> Result<()> {
+    async fn settled(&mut self, answer: EtcdResult<()>, feed: &Feed<M::Shown>) -> Result<()> {
         let answer = match answer {
             Err(Failure::Compacted) => self.list(feed).await,
             other => other,
@@ -82,20 +82,20 @@ impl<M: Mirror> MirrorReader<M> {
             {
                 self.inner.pool.blame(&watch.connection);
             }
-            failure.during(M::Topic::OPERATION)
+            failure.during(M::Shown::OPERATION)
         })
     }
 }
 
-impl<M: Mirror> GroupReader<M::Topic> for MirrorReader<M> {
+impl<M: Mirror> GroupReader<M::Shown> for MirrorReader<M> {
     const NEXT_PROVES: bool = false;
 
-    async fn open(&mut self, feed: &Feed<M::Topic>) -> Result<()> {
+    async fn open(&mut self, feed: &Feed<M::Shown>) -> Result<()> {
         let answer = self.list(feed).await;
         self.settled(answer, feed).await
     }
 
-    async fn next(&mut self, feed: &Feed<M::Topic>) -> Result<()> {
+    async fn next(&mut self, feed: &Feed<M::Shown>) -> Result<()> {
         let answer = match &mut self.watch {
             Some(watch) => watch.news(feed).await,
             None => self.list(feed).await,
@@ -103,7 +103,7 @@ impl<M: Mirror> GroupReader<M::Topic> for MirrorReader<M> {
         self.settled(answer, feed).await
     }
 
-    async fn prove(&mut self, feed: &Feed<M::Topic>) -> Result<()> {
+    async fn prove(&mut self, feed: &Feed<M::Shown>) -> Result<()> {
         let limit = feed.pace().unwrap_or_default().clamp(PROOF_LIMITS.0, PROOF_LIMITS.1);
         let answer = match &mut self.watch {
             Some(watch) => match timeout(limit, watch.prove(feed)).await {
@@ -149,7 +149,7 @@ impl<S: Mirror> MirrorWatch<S> {
     }
 
     /// Waits for the watch's next event and applies it. Cancel-safe.
-    async fn news(&mut self, feed: &Feed<S::Topic>) -> EtcdResult<()> {
+    async fn news(&mut self, feed: &Feed<S::Shown>) -> EtcdResult<()> {
         let message = self.stream.message().await;
         self.take(message)?;
         // Messages that have arrived in the meantime are shown together.
@@ -192,7 +192,7 @@ impl<S: Mirror> MirrorWatch<S> {
     }
 
     /// Makes sure that everything is shown that was true when this began.
-    async fn prove(&mut self, feed: &Feed<S::Topic>) -> EtcdResult<()> {
+    async fn prove(&mut self, feed: &Feed<S::Shown>) -> EtcdResult<()> {
         let (proven, before, known) = (self.inner.clock.now(), self.inner.revisions.now(), self.seen);
         let (connection, folder) = (Arc::clone(&self.connection), self.folder.clone());
         let mut read = pin!(connection.revision(&folder));
@@ -221,7 +221,7 @@ impl<S: Mirror> MirrorWatch<S> {
     }
 
     /// Shows the watches the new state, and that it was proven.
-    fn publish(&mut self, feed: &Feed<S::Topic>, proven: Option<Moment>) -> EtcdResult<()> {
+    fn publish(&mut self, feed: &Feed<S::Shown>, proven: Option<Moment>) -> EtcdResult<()> {
         // An error even without changes: the store is not the one that this mirror follows.
         let revision = self.inner.revisions.follow(self.at, self.seen)?;
         if std::mem::take(&mut self.changed) {

@@ -66,7 +66,7 @@ pub(crate) fn going_on(record: &str, old: &KeyEntry) -> String {
 pub(crate) struct MemberTable(BTreeMap<Vec<u8>, Member>);
 
 impl Mirror for MemberTable {
-    type Topic = View;
+    type Shown = View;
     const KEYS_MAX: usize = MEMBERS_MAX as usize;
 
     fn folder(inner: &EtcdInner, group: &GroupName) -> Folder {

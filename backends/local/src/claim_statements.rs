@@ -285,7 +285,7 @@ fn read_resource(value: &Value) -> Result<Resource, String> {
         Value::String(name) => ClaimName::new(name).map(Resource::Name).map_err(|error| error.to_string()),
         Value::Number(slot) if !slot.is_f64() => {
             let valid = slot.as_u64().and_then(|slot| u32::try_from(slot).ok()).filter(|slot| *slot < SLOTS_MAX);
-            valid.map(Resource::Slot).ok_or_else(|| format!("{slot} is no slot"))
+            valid.map(Resource::Slot).ok_or_else(|| format!("{slot} is not a slot"))
         }
         Value::Null => Err("there are bytes where a slot or a name should be".to_owned()),
         other => Err(format!("{other} is neither a slot nor a name")),

@@ -57,7 +57,7 @@ pub(crate) enum Failure {
     Full { path: PathBuf },
     #[error("cannot read or write {path:?}: {why}; check the disk, and how many files this process may open")]
     Io { path: PathBuf, why: String },
-    #[error("{path:?} was deleted or replaced while in use; it is opened anew, and members have to register again")]
+    #[error("{path:?} was deleted or replaced while in use; it is opened again, and members have to register again")]
     Replaced { path: PathBuf },
     #[error("{path:?} gave no answer within {} ms; check the disk", .after.as_millis())]
     TimedOut { path: PathBuf, after: Duration },
@@ -75,7 +75,7 @@ pub(crate) enum Failure {
     OtherStore { now: ClaimStore, was: ClaimStore },
     #[error("the numbers of acquisitions are used up: {0}")]
     NoEpoch(EpochError),
-    #[error("{slot} is no slot; slots are the numbers below {SLOTS_MAX}")]
+    #[error("{slot} is not a slot; slots are the numbers below {SLOTS_MAX}")]
     NoSlot { slot: u32 },
     #[error("{count} resources are too many for one call; {SLOTS_MAX} are allowed")]
     TooManyClaims { count: usize },

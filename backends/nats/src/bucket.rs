@@ -49,9 +49,9 @@ fn wrong(settings: &StreamSettings, subjects: &str, is_clustered: bool) -> Optio
     let why = if settings.mirror.is_some() {
         "is a mirror of another one, which takes no writes; name the original in discovery.nats.bucket"
     } else if settings.sealed || settings.no_ack || settings.retention != "limits" || !settings.subjects.iter().any(|one| one == subjects) {
-        "is no bucket that members can write to; name another one in discovery.nats.bucket, and it is made"
+        "is not a bucket that members can write to; name another one in discovery.nats.bucket, and it is made"
     } else if storage == "memory" {
-        "is kept in memory, and a restart forgets it; make it anew with file storage, or name another one in discovery.nats.bucket"
+        "is kept in memory, and a restart forgets it; recreate it with file storage, or name another one in discovery.nats.bucket"
     } else if *max_age != 0 {
         "has a max_age, by which each server would forget living members; set it to 0 (nats stream edit --max-age=0)"
     } else if *max_msgs_per_subject != 1 {
@@ -59,7 +59,7 @@ fn wrong(settings: &StreamSettings, subjects: &str, is_clustered: bool) -> Optio
     } else if evicts {
         "forgets the oldest messages at its limit; set discard to new (nats stream edit --discard=new)"
     } else if settings.deny_purge {
-        "denies purges, so markers of what is gone would be kept for ever; make it anew, or name another one in discovery.nats.bucket"
+        "denies purges, so markers of what is gone would be kept for ever; recreate it, or name another one in discovery.nats.bucket"
     } else if is_clustered && *num_replicas < 3 {
         let what = if *num_replicas == 1 { "one replica" } else { "two replicas" };
         return Some(format!("has {what} in a cluster, so one server that fails stops all; set three (nats stream edit --replicas=3)"));
@@ -115,7 +115,7 @@ mod tests {
             (StreamSettings { deny_purge: true, ..good() }, false, "denies purges"),
             (StreamSettings { num_replicas: 1, ..good() }, true, "one replica in a cluster"),
             (StreamSettings { num_replicas: 2, ..good() }, true, "two replicas in a cluster"),
-            (StreamSettings { subjects: vec!["x".into()], ..good() }, false, "no bucket"),
+            (StreamSettings { subjects: vec!["x".into()], ..good() }, false, "not a bucket"),
         ] {
             let why = said(settings, is_clustered).unwrap_or_default();
             assert!(why.contains(expected), "{expected}: {why}");

@@ -49,9 +49,9 @@ pub(crate) enum Failure {
     TimedOut { after: Duration },
     #[error("the server that answered is behind the others; try again")]
     Behind,
-    #[error("messages of the bucket were missed; the group is read anew")]
+    #[error("messages of the bucket were missed; the group is read again")]
     Missed,
-    #[error("the stream has another history than before (it was made anew, or lost messages); everything is read anew")]
+    #[error("the stream has another history than before (it was recreated, or lost messages); everything is read again")]
     Replaced,
     #[error("others change the same all the time")]
     Contended,
@@ -63,7 +63,7 @@ pub(crate) enum Failure {
     Superseded { instance_id: InstanceId },
     #[error("{count} resources are too many for one call; {SLOTS_MAX} are allowed")]
     TooManyClaims { count: usize },
-    #[error("{slot} is no slot; slots are the numbers below {SLOTS_MAX}")]
+    #[error("{slot} is not a slot; slots are the numbers below {SLOTS_MAX}")]
     NoSlot { slot: u32 },
     #[error("the numbers of acquisitions are used up: {0}")]
     NoEpoch(EpochError),

@@ -55,7 +55,7 @@ impl StreamHistory {
     pub(crate) fn describe(&self, created: &str) {
         let mut seen = self.seen();
         if seen.created.as_deref().is_some_and(|known| known != created) {
-            tracing::warn!(from = seen.created, to = created, "the bucket was made anew; all groups are read anew");
+            tracing::warn!(from = seen.created, to = created, "the bucket was recreated; all groups are read again");
             seen.begin_era();
         }
         seen.created = Some(created.to_owned());
@@ -72,7 +72,7 @@ impl StreamHistory {
                 seen = before.sequence,
                 acknowledged = sequence,
                 "the stream has lost messages that it had acknowledged: an older copy was restored, or an election lost them; all groups are \
-                 read anew"
+                 read again"
             );
             let created = seen.created.take();
             seen.begin_era();

@@ -61,7 +61,7 @@ pub(crate) enum Failure {
     Locked { why: String },
     #[error("no answer within {} ms; check discovery.postgres.url, the network and the server's load", .after.as_millis())]
     TimedOut { after: Duration },
-    #[error("the database has another history than before (a failover, or an older copy was restored); everything is read anew")]
+    #[error("the database has another history than before (a failover, or an older copy was restored); everything is read again")]
     Replaced,
     #[error("{instance_id:?} has no living record here; register again")]
     Lost { instance_id: InstanceId },
@@ -75,7 +75,7 @@ pub(crate) enum Failure {
     TooManyClaimsThere { max: u32 },
     #[error("{count} resources are too many for one call; {SLOTS_MAX} are allowed")]
     TooManyClaims { count: usize },
-    #[error("{slot} is no slot; slots are the numbers below {SLOTS_MAX}")]
+    #[error("{slot} is not a slot; slots are the numbers below {SLOTS_MAX}")]
     NoSlot { slot: u32 },
     #[error("the numbers of acquisitions are used up: {0}")]
     NoEpoch(EpochError),

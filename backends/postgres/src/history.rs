@@ -58,7 +58,7 @@ impl ServerHistory {
             tracing::warn!(
                 from = state.origin,
                 to = at.origin,
-                "the database has another history than before: a failover, or an older copy was restored; all groups are read anew"
+                "the database has another history than before: a failover, or an older copy was restored; all groups are read again"
             );
             *state = HistoryState { era: state.era + 1, origin: None, lsn: 0, shown: state.shown, offset: state.shown + 1 };
         }
@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(history.show(1, 3).ok(), Some(45));
         assert_eq!(arrived(&history, history.now(), &at("a/2", 119)), Some(2), "an older copy of the same timeline");
         assert_eq!(history.show(2, 0).ok(), Some(46));
-        assert_eq!(arrived(&history, history.now(), &at("b/2", 119)), Some(3), "tables that were made anew");
+        assert_eq!(arrived(&history, history.now(), &at("b/2", 119)), Some(3), "tables that were recreated");
     }
 
     #[test]

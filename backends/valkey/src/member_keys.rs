@@ -18,7 +18,7 @@ impl MemberKeys {
         match beginning {
             "" => refused("write what the other fleet's keys begin with, such as \"fleet:member:\""),
             _ if beginning.len() > BEGINNING_BYTES_MAX => refused("at most 255 bytes are allowed"),
-            _ if own.starts_with(beginning) => refused("the keys of discovery.valkey.prefix begin so too, and they are no workers"),
+            _ if own.starts_with(beginning) => refused("the keys of discovery.valkey.prefix begin so too, and they are not workers"),
             _ => Ok(Self(beginning.to_owned())),
         }
     }

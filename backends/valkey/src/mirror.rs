@@ -90,20 +90,20 @@ mod tests {
         mirror.view(&[]).members().iter().map(|member| member.instance_id.to_string()).collect()
     }
 
-    fn told(mirror: &mut MemberMirror, parts: &[&str]) -> NewsOutcome {
+    fn changed_by(mirror: &mut MemberMirror, parts: &[&str]) -> NewsOutcome {
         mirror.apply(parts.join("\0").as_bytes()).unwrap()
     }
 
     #[test]
     fn news_follow_each_other_without_a_gap() {
         let mut mirror = MemberMirror::of_list("e".into(), 4, &[(b"a".to_vec(), record(1).into_bytes())]).unwrap();
-        assert_eq!(told(&mut mirror, &["e", "4", "a", ""]), NewsOutcome::Known);
-        assert_eq!(told(&mut mirror, &["e", "5", "b", &record(5), "a", ""]), NewsOutcome::Applied);
+        assert_eq!(changed_by(&mut mirror, &["e", "4", "a", ""]), NewsOutcome::Known);
+        assert_eq!(changed_by(&mut mirror, &["e", "5", "b", &record(5), "a", ""]), NewsOutcome::Applied);
         assert_eq!((ids(&mirror), mirror.revision()), (vec!["b".to_owned()], 5));
-        assert_eq!(told(&mut mirror, &["e", "6", "b", "", "b", &record(6)]), NewsOutcome::Applied);
+        assert_eq!(changed_by(&mut mirror, &["e", "6", "b", "", "b", &record(6)]), NewsOutcome::Applied);
         assert_eq!(ids(&mirror), ["b"], "one that ended and came back in one step");
         for missed in [&["e", "8", "b", ""][..], &["f", "7"], &["e"], &["e", "x"], &[""]] {
-            assert_eq!(told(&mut mirror, missed), NewsOutcome::Missed, "{missed:?}");
+            assert_eq!(changed_by(&mut mirror, missed), NewsOutcome::Missed, "{missed:?}");
         }
         assert!(mirror.has_reached("e", 6) && !mirror.has_reached("e", 7) && !mirror.has_reached("f", 6));
     }

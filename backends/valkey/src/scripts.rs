@@ -84,7 +84,7 @@ impl GroupAnswer {
         let mut next = |what: &str| parts.next().and_then(text).ok_or_else(|| strange(what));
         let (era, revision, origin) = (next("no era")?, next("no revision")?, next("no origin")?);
         let (due, status) = (next("no time")?, next("no status")?);
-        let revision = revision.parse().map_err(|_| strange("a revision that is no number"))?;
+        let revision = revision.parse().map_err(|_| strange("a revision that is not a number"))?;
         Ok(Self { era, revision, origin, due_us: due.parse().ok(), status, rest: parts.collect() })
     }
 

@@ -26,7 +26,7 @@ interface Ready {
 /** Checks a request: what the sidecar would refuse only after it has read a part of it may not look as if its outcome was unknown. */
 export function ready(to: To, path: string, { method, query, body, contentType, signal, withinMs = 10_000, idempotencyKey }: Ask): Ready {
   const how = method ?? (body === undefined ? "GET" : "POST");
-  if (!isPath(path)) throw new ShardwiseError(`"${path}" is no path: it has parts of letters, digits and -._~ with single slashes between them`);
+  if (!isPath(path)) throw new ShardwiseError(`"${path}" is not a path: it has parts of letters, digits and -._~ with single slashes between them`);
   if (how === "GET" && body !== undefined) throw new ShardwiseError("a GET has no body");
   if (!(withinMs >= 1 && withinMs <= WITHIN_MS_MAX)) throw new ShardwiseError(`withinMs is from 1 to ${WITHIN_MS_MAX}, not ${withinMs}`);
   const bytes = typeof body === "string" ? new TextEncoder().encode(body).length : body?.length ?? 0;

@@ -66,7 +66,7 @@ export class RequestHandlers {
   };
 
   #register(to: keyof typeof MEANT, path: string, handler: RequestHandler): this {
-    if (!isPath(path)) throw new ShardwiseError(`"${path}" is no path: it has parts of letters, digits and -._~ with single slashes between them`);
+    if (!isPath(path)) throw new ShardwiseError(`"${path}" is not a path: it has parts of letters, digits and -._~ with single slashes between them`);
     if (path === "shardwise" || path.startsWith("shardwise/")) throw new ShardwiseError(`"${path}" is reserved: the sidecar answers it`);
     this.#handlers.get(to)?.set(path, handler);
     return this;

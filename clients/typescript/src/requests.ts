@@ -18,7 +18,7 @@ export class Answer {
 const PATH = /^(?!\.+(\/|$))[A-Za-z0-9._~-]+(\/(?!\.+(\/|$))[A-Za-z0-9._~-]+)*$/;
 
 export async function bring(http: Http, to: string, path: string, { method, query, body, contentType, signal }: Send): Promise<Answer> {
-  if (!isPath(path)) throw new ShardwiseError(`"${path}" is no path: it has parts of letters, digits and -._~ with single slashes between them`);
+  if (!isPath(path)) throw new ShardwiseError(`"${path}" is not a path: it has parts of letters, digits and -._~ with single slashes between them`);
   const asked = query === undefined ? "" : `?${new URLSearchParams(query)}`;
   const type = typeof body === "string" ? "application/json" : "application/octet-stream";
   const how = method ?? (body === undefined ? "GET" : "POST");

@@ -343,7 +343,7 @@ fn without_join_it_observes_and_takes_no_slot() {
     let mut second = join(&place, "second", &WATCH);
     observer.prints("sees both", |line| line["members"] == serde_json::json!(["second", "worker"]));
     let now = place.run(&["members", "--json"]).json();
-    assert_eq!(now["members"].as_array().unwrap().len(), 2, "the observer is no member: {now}");
+    assert_eq!(now["members"].as_array().unwrap().len(), 2, "the observer is not a member: {now}");
     observer.signal(Signal::SIGTERM);
     let ran = observer.ends("after SIGTERM");
     assert_eq!(ran.code, Some(0));

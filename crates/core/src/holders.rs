@@ -118,7 +118,7 @@ pub enum Mismatch {
     VersionRule,
     /// The holder leaves or was drained, and finishes its work first.
     Drain,
-    /// The holder is no member any more: its claim ends with its lease.
+    /// The holder is no longer a member: its claim ends with its lease.
     Expiring,
     /// The holder finishes its work, and the named member claims the slot then.
     Handover,

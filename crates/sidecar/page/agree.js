@@ -49,7 +49,7 @@ async function askOne(state, member) {
   try {
     const status = await look(state.policy, `instances/${encodeURIComponent(id)}/shardwise/status`, interval(state));
     if (typeof status?.renewed_ms_ago === "number") proofs.set(id, Date.now() - status.renewed_ms_ago);
-    return typeof status?.view_fingerprint === "string" ? { status, under } : { why: "what it answers is no worker's status", under };
+    return typeof status?.view_fingerprint === "string" ? { status, under } : { why: "what it answers is not a worker's status", under };
   } catch (error) {
     // The same words for all, so that they are said once.
     return { why: error.message.replaceAll(id, "it"), under };

@@ -46,7 +46,7 @@ export function show(state) {
     tile("Workers", count(members.members.length), members.members.length === 0 ? "no workers" : active === members.members.length ? "all active" : `${count(active)} active`),
     tile("Do they agree?", agreed, how),
     tile("Peak over mean", even === null ? "–" : ratio(even.peak), even === null ? "no slots" : `least ${ratio(even.least)}`),
-    state.observed ? tile("This sidecar", "observes", "it is no member of the group") : tile("This worker", own.slots_owned === null ? own.state : many(own.slots_owned, "slot"), `${own.slots_owned === null ? "" : `${own.state}; `}${ends}${leased}`),
+    state.observed ? tile("This sidecar", "observes", "it is not a member of the group") : tile("This worker", own.slots_owned === null ? own.state : many(own.slots_owned, "slot"), `${own.slots_owned === null ? "" : `${own.state}; `}${ends}${leased}`),
     state.observed ? tile("Proven", own.view_age_ms === null ? "–" : `${lasting(own.view_age_ms)} ago`, `a record lives ${lasting(state.ttl)}`) : tile("Renewed", own.renewed_ms_ago === null ? "–" : `${lasting(own.renewed_ms_ago)} ago`, `a record lives ${lasting(state.ttl)}`),
     tile("View", String(own.revision), own.viewed_ms_ago === null ? own.view_fingerprint.slice(0, 12) : `${own.view_fingerprint.slice(0, 12)}, for ${lasting(own.viewed_ms_ago)}`),
   );

@@ -64,7 +64,7 @@ pub(crate) struct WorkerShare {
     group: String,
     instance_id: String,
     /// Its state: created, joining, active, stale, draining, left, fenced, refused or unsharded; `observing` where this sidecar
-    /// is no member of the group. Then nothing is owned, and the fields about a worker are null.
+    /// is not a member of the group. Then nothing is owned, and the fields about a worker are null.
     state: &'static str,
     /// Why it owns nothing, if that is so.
     hint: Option<String>,

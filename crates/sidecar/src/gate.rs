@@ -134,7 +134,7 @@ fn admit(app: &App, request: &Request, route: &str) -> Result<()> {
 fn check_host(request: &Request, is_ours: impl Fn(&str) -> bool) -> Result<()> {
     let mut hosts = request.headers().get_all(HOST).iter();
     let host = match (hosts.next(), hosts.next()) {
-        (Some(host), None) => Some(host.to_str().map_err(|_| BAD_REQUEST.because("the header Host is no text"))?),
+        (Some(host), None) => Some(host.to_str().map_err(|_| BAD_REQUEST.because("the header Host is not text"))?),
         (Some(_), Some(_)) => return Err(BAD_REQUEST.because("there is more than one header Host")),
         (None, _) if request.version() < Version::HTTP_11 => None,
         (None, _) => return Err(BAD_REQUEST.because("there is no header Host")),

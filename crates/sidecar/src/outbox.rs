@@ -77,7 +77,7 @@ pub struct OutboxLetter {
 pub struct OutboxReplay {
     /// The event's id.
     pub id: String,
-    /// replayed, unblocked, or null: it is no dead letter.
+    /// replayed, unblocked, or null: it is not a dead letter.
     pub done: Option<String>,
     /// Its new sequence, if it has one.
     pub sequence: Option<u64>,

@@ -15,7 +15,7 @@ pub(crate) struct Kind(u16, &'static str, &'static str);
 
 pub(crate) const BAD_REQUEST: Kind = Kind(400, "bad-request", "The request cannot be understood");
 pub(crate) const BAD_KEY: Kind = Kind(400, "bad-key", "The key is not valid");
-pub(crate) const BAD_SESSION: Kind = Kind(400, "bad-session", "This is no session");
+pub(crate) const BAD_SESSION: Kind = Kind(400, "bad-session", "This is not a session");
 pub(crate) const UNAUTHORIZED: Kind = Kind(401, "unauthorized", "The token is missing or wrong");
 pub(crate) const FORBIDDEN: Kind = Kind(403, "forbidden", "The request is not allowed here");
 pub(crate) const NOT_FOUND: Kind = Kind(404, "not-found", "Not found");

@@ -53,7 +53,7 @@ async fn take(app: &App, joined: &ServedGroup, request: Request) -> WorkerAnswer
                 // The worker knows whether it has opened it.
                 ask_worker(app, joined, &request, None).await
             }
-            Err(error) => Ok(Answer::problem(400, "bad-session", "This is no session", &error.to_string())),
+            Err(error) => Ok(Answer::problem(400, "bad-session", "This is not a session", &error.to_string())),
         },
         _ => ask_worker(app, joined, &request, None).await,
     }

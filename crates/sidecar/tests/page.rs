@@ -157,7 +157,7 @@ fn whatever_a_member_answers_the_page_goes_on_and_shows_the_present() {
     tab.eval(BETWEEN).unwrap();
     for odd in ["null", "{ok: true}", "{view_fingerprint: 7}"] {
         said(odd);
-        says(&tab, "agree", "what it answers is no worker's status");
+        says(&tab, "agree", "what it answers is not a worker's status");
         says(&tab, "agree", "it takes no requests");
         said("'same'");
         says(&tab, "agree-said", "Yes: 2 workers see the same group. 1 worker did not say.");

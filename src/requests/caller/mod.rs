@@ -5,7 +5,7 @@
 //! - `follow`: the task that follows the group and swaps the table, `table`.
 //! - `route`: a set and a choice from it, from memory.
 //! - `ask`: one request until its answer; `attempt`: one attempt.
-//! - `service`: the methods of a member. A caller that is no member has the same ones by its `Router`.
+//! - `service`: the methods of a member. A caller that is not a member has the same ones by its `Router`.
 
 mod ask;
 mod attempt;
@@ -63,12 +63,12 @@ pub(crate) struct Routing {
     proven: ProvenView,
     pick: OnceLock<Box<dyn Pick>>,
     transport: OnceLock<CallerTransport>,
-    /// Those of a caller that is no member.
+    /// Those of a caller that is not a member.
     connections: Option<Arc<dyn Transport>>,
     waiting: Semaphore,
     waiting_max: usize,
     meters: RequestMeters,
-    /// The member whose requests these are; dangling for a caller that is no member.
+    /// The member whose requests these are; dangling for a caller that is not a member.
     local: Weak<OwnershipContext>,
     /// Until it is followed.
     feed: Mutex<Option<GroupFeed>>,

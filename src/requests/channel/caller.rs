@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::activity::{ActiveRequest, Activity};
 use super::dial::{CallingEnd, Unreached};
-use super::{ASKED_FOR_LIFE_EVERY, CALLER_IDLE_MAX, CONNECTION_WINDOW, HEAD_BYTES_MAX, SIGN_OF_LIFE_WITHIN, STREAM_WINDOW};
+use super::{CALLER_IDLE_MAX, CONNECTION_WINDOW, HEAD_BYTES_MAX, PING_INTERVAL, PING_TIMEOUT, STREAM_WINDOW};
 use super::{body, wire};
 use crate::error::locked;
 use crate::membership::OwnershipContext;
@@ -112,7 +112,7 @@ impl MemberConnections {
 
 /// A new connection with HTTP/2 on it, which closes when it is idle.
 async fn open_connection(end: Arc<CallingEnd>, place: Place, activity: Arc<Activity>, streams: u32) -> Result<Sender, Unreached> {
-    let stream = end.reach(&place).await?;
+    let stream = end.open(&place).await?;
     let mut client = http2::Builder::new(TokioExecutor::new());
     client
         .timer(TokioTimer::new())
@@ -120,8 +120,8 @@ async fn open_connection(end: Arc<CallingEnd>, place: Place, activity: Arc<Activ
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_header_list_size(HEAD_BYTES_MAX)
         .initial_max_send_streams(streams as usize)
-        .keep_alive_interval(ASKED_FOR_LIFE_EVERY)
-        .keep_alive_timeout(SIGN_OF_LIFE_WITHIN)
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_TIMEOUT)
         .keep_alive_while_idle(false);
     let (sender, connection) =
         client.handshake(TokioIo::new(stream)).await.map_err(|error| Unreached::Unsent(format!("{}: {error}", place.address)))?;

@@ -55,10 +55,10 @@ impl CallingEnd {
         self.security.token.is_some() || address.starts_with(SECURED)
     }
 
-    pub(super) async fn reach(&self, place: &Place) -> Result<Box<dyn ByteStream>, Unreached> {
+    pub(super) async fn open(&self, place: &Place) -> Result<Box<dyn ByteStream>, Unreached> {
         let Some((is_plain, host_and_port)) = read(&place.address) else {
             return Err(Unreached::Unsent(format!(
-                "{} is no address that this version knows: upgrade the older member",
+                "{} is not an address that this version knows: upgrade the older member",
                 Escaped(&place.address)
             )));
         };

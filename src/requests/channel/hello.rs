@@ -113,14 +113,14 @@ pub(super) async fn call<S: ByteStream>(
             Ok(session) => session,
             Err(why) => return Ok(Err(why)),
         },
-        Welcome::Refused(refusal) => return Ok(Err(refusal.told())),
+        Welcome::Refused(refusal) => return Ok(Err(refusal.into_reason())),
         Welcome::Ok => return Ok(Err(NotThere::Elsewhere("its answer is not the expected one"))),
     };
     let proof = session.as_ref().map(|session| session.proof(ProofKind::Confirmation, 0, &protection.fields()).to_string());
     send(&mut stream, &Confirmation { proof }).await?;
     match receive(&mut stream).await? {
         Welcome::Ok => Ok(Ok(protection.over(stream, session, End::Caller))),
-        Welcome::Refused(refusal) => Ok(Err(refusal.told())),
+        Welcome::Refused(refusal) => Ok(Err(refusal.into_reason())),
         Welcome::Challenge { .. } => Ok(Err(NotThere::Elsewhere("its answer is not the expected one"))),
     }
 }
@@ -148,7 +148,7 @@ fn welcomed(
 }
 
 impl HelloRefusal {
-    const fn told(self) -> NotThere {
+    const fn into_reason(self) -> NotThere {
         match self {
             Self::OtherProtocol => {
                 NotThere::Elsewhere("another version of shardwise is there, with which nothing is exchanged; upgrade the older one")

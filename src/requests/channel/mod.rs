@@ -46,9 +46,10 @@ const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
 /// The most bytes of a head's headers, in either direction.
 const HEAD_BYTES_MAX: u32 = 16 * 1024;
-/// A connection that is silent for this long while something is in flight is asked for a sign of life (PING), and ends without one.
-const ASKED_FOR_LIFE_EVERY: Duration = Duration::from_secs(5);
-const SIGN_OF_LIFE_WITHIN: Duration = Duration::from_secs(5);
+/// A connection that is silent for this long while something is in flight is sent a PING, and closed if no answer comes within
+/// `PING_TIMEOUT`.
+const PING_INTERVAL: Duration = Duration::from_secs(5);
+const PING_TIMEOUT: Duration = Duration::from_secs(5);
 /// A caller closes a connection that it has not used for this long. Shorter than on the other side, so that callers usually know.
 const CALLER_IDLE_MAX: Duration = Duration::from_secs(30);
 const RECIPIENT_IDLE_MAX: Duration = Duration::from_mins(2);

@@ -21,7 +21,7 @@ use tracing::{Instrument, field};
 use super::activity::Activity;
 use super::body;
 use super::wire::{self, ArrivedHead};
-use super::{ASKED_FOR_LIFE_EVERY, ByteStream, CONNECTION_WINDOW, HEAD_BYTES_MAX, RECIPIENT_IDLE_MAX, SIGN_OF_LIFE_WITHIN, STREAM_WINDOW};
+use super::{ByteStream, CONNECTION_WINDOW, HEAD_BYTES_MAX, PING_INTERVAL, PING_TIMEOUT, RECIPIENT_IDLE_MAX, STREAM_WINDOW};
 use crate::membership::OwnershipContext;
 use crate::requests::handlers::RequestHandlers;
 use crate::requests::{Method, Undelivered, WITHIN_DEFAULT, WITHIN_MAX};
@@ -63,8 +63,8 @@ pub(super) async fn serve(stream: Box<dyn ByteStream>, called: Called, activity:
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_header_list_size(HEAD_BYTES_MAX)
         .auto_date_header(false)
-        .keep_alive_interval(ASKED_FOR_LIFE_EVERY)
-        .keep_alive_timeout(SIGN_OF_LIFE_WITHIN);
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_TIMEOUT);
     let mut connection = pin!(server.serve_connection(TokioIo::new(stream), service));
     let ends = async {
         tokio::select! {

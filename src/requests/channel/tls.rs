@@ -31,7 +31,7 @@ pub type Binding = [u8; BINDING_BYTES];
 pub struct ChannelTls {
     server: Option<Arc<ServerConfig>>,
     client: Option<Arc<ClientConfig>>,
-    /// The name that every member's certificate has; `None` if each has the host of its own address.
+    /// The name in every member's certificate; `None` if each has the host of its member's address.
     name: Option<ServerName<'static>>,
     is_mutual: bool,
 }

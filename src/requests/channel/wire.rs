@@ -136,7 +136,7 @@ impl ArrivedHead {
             }
             Addressee::Holder => {
                 let name = percent_decode_str(text(&head.headers, &NAME).ok_or(incomplete)?);
-                let name = name.decode_utf8().map_err(|_| "its name is no text")?;
+                let name = name.decode_utf8().map_err(|_| "its name is not text")?;
                 request.name = Some(ClaimName::new(&*name).map_err(|_| "its name is none")?);
             }
             Addressee::Session => request.session = Some(owned(&SESSION).ok_or(incomplete)?),

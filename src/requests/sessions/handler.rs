@@ -62,7 +62,7 @@ impl ShardingService {
 /// Why a request has no session: the status, the kind, the title and the detail of the answer.
 type SessionProblem = (u16, &'static str, &'static str, &'static str);
 
-const MALFORMED: SessionProblem = (400, "bad-session", "This is no session", "it is not the id of a session of this version");
+const MALFORMED: SessionProblem = (400, "bad-session", "This is not a session", "it is not the id of a session of this version");
 const ENDED: SessionProblem =
     (410, "session-ended", "The session has ended", "it was closed, was idle for too long, or its longest life is over");
 

@@ -16,7 +16,7 @@ use crate::work::Guard;
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SessionError {
-    /// This member does not hold the slot of the key, under exclusive ownership; or it is no member now.
+    /// This member does not hold the slot of the key, under exclusive ownership; or it is not a member now.
     #[error("no session is opened here: {0}")]
     NotHeld(NotHeld),
     /// A limit is reached.

@@ -1,4 +1,4 @@
-//! Worker processes, and a caller that is no member of their group.
+//! Worker processes, and a caller that is not a member of their group.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;

@@ -1,4 +1,4 @@
-//! Requests between worker processes, from a caller that is no member, on every backend: to any member, to one, to the owner of a key, to
+//! Requests between worker processes, from a caller that is not a member, on every backend: to any member, to one, to the owner of a key, to
 //! the holder of a name, to a session; spread, taken over after SIGKILL, and cancelled.
 //!
 //! `restarts`, `sessions` and `trouble` go on for longer in `cargo xtask soak requests`, whose `--runs` are thousands of requests, and

@@ -79,7 +79,7 @@ fn problem(files: &RepositoryFiles, pages: &Pages<'_>, page: &str, link: &str) -
     if let Some((scheme, rest)) = link.split_once(':') {
         let host = rest.trim_start_matches('/').split(['/', '?', '#']).next().unwrap_or_default();
         let is_address = matches!(scheme, "https" | "http") && !host.is_empty() && !link.contains(char::is_whitespace);
-        return (!is_address).then(|| "is no address".into());
+        return (!is_address).then(|| "is not an address".into());
     }
     let (path, anchor) = link.split_once('#').map_or((link, None), |(path, anchor)| (path, Some(anchor)));
     let target = if path.is_empty() { Some(page.to_owned()) } else { resolve(page, path) };
@@ -161,8 +161,8 @@ mod tests {
             ("[a](figures.md#eleven)", "docs/README.md: figures.md#eleven has no heading #eleven"),
             ("[a](#there)", "docs/README.md: #there has no heading #there"),
             ("[a](../../x)", "docs/README.md: ../../x leads out of the repository"),
-            ("[a](https://)", "docs/README.md: https:// is no address"),
-            ("[a](ftp://x.example)", "docs/README.md: ftp://x.example is no address"),
+            ("[a](https://)", "docs/README.md: https:// is not an address"),
+            ("[a](ftp://x.example)", "docs/README.md: ftp://x.example is not an address"),
         ];
         for (text, problem) in cases {
             assert_eq!(of_the_readme(text), [problem], "{text}");

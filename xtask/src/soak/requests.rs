@@ -60,7 +60,7 @@ pub(super) fn run(soak: &SoakRun<'_>) -> Result<SoakReport, TaskFailure> {
 
 fn tables(runs: &[Value]) -> Result<String, TaskFailure> {
     let mut text = String::from(
-        "Real worker processes with a TTL of 3 s and 16 slots, on clusters of three servers, all on this machine, and a caller that is no \
+        "Real worker processes with a TTL of 3 s and 16 slots, on clusters of three servers, all on this machine, and a caller that is not a \
          member. Under faults: four workers, reached through proxies, and 32 requests at a time to the owners of 16 keys, with handlers of up \
          to 20 ms that take one request of a key at a time. Each worker writes down when it begins with a request and when it ends, and for \
          how long it holds the slot; what the callers learned is compared with that.\n\n",

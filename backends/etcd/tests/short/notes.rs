@@ -36,7 +36,7 @@ async fn a_note_that_is_no_text_is_an_error_that_names_the_key_until_it_is_corre
     for error in [here.note(&group(), &name).await.map(drop), here.write_note(&group(), &name, first, "4").await.map(drop)] {
         let error = error.expect_err("no text");
         assert_eq!(*error.kind(), ErrorKind::Misconfigured);
-        assert!(error.to_string().contains("\"/shardwise/v1/notes/workers/a%20b\" in etcd is no text"), "{error}");
+        assert!(error.to_string().contains("\"/shardwise/v1/notes/workers/a%20b\" in etcd is not text"), "{error}");
     }
     server.api("/v3/kv/deleterange", &json!({ "key": key })).await.expect("deleted by hand");
     assert_eq!(

@@ -90,8 +90,8 @@ async fn a_claim_that_cannot_be_read_is_named_and_the_watch_goes_on_when_it_is_g
             "on slot 77: 0 is not an epoch: epochs are numbers from 1 to",
         ),
         ("INSERT INTO claim SELECT group_id, 77, holder, number, -5 FROM claim LIMIT 1", "on slot 77: -5 is not an epoch"),
-        ("INSERT INTO claim SELECT group_id, -3, holder, number, epoch FROM claim LIMIT 1", "-3 is no slot"),
-        ("INSERT INTO claim SELECT group_id, 65536, holder, number, epoch FROM claim LIMIT 1", "65536 is no slot"),
+        ("INSERT INTO claim SELECT group_id, -3, holder, number, epoch FROM claim LIMIT 1", "-3 is not a slot"),
+        ("INSERT INTO claim SELECT group_id, 65536, holder, number, epoch FROM claim LIMIT 1", "65536 is not a slot"),
         ("INSERT INTO claim SELECT group_id, 2.5, holder, number, epoch FROM claim LIMIT 1", "2.5 is neither a slot nor a name"),
         (
             "INSERT INTO claim SELECT group_id, '', holder, number, epoch FROM claim LIMIT 1",
@@ -192,7 +192,7 @@ async fn a_wiped_file_is_another_store_until_the_floor_is_raised() {
     for name in ["members.db", "members.db-wal", "members.db-shm"] {
         fs::remove_file(scratch.directory().join(name)).unwrap();
     }
-    let text = format!("{:?} was deleted or replaced while in use; it is opened anew, and members have to register again", scratch.path());
+    let text = format!("{:?} was deleted or replaced while in use; it is opened again, and members have to register again", scratch.path());
     let error = backend.acquire(&a, &known, &slots(10..11)).await.unwrap_err();
     expect_error(&error, &ErrorKind::Unavailable, &format!("acquire: {text}"));
     expect_error(&follower.error().await, &ErrorKind::Unavailable, &format!("watch_claims: {text}"));

@@ -20,7 +20,7 @@ async fn what_is_no_slot_and_what_is_too_much_for_one_call_is_refused() {
     let a = joined(&backend, "a", TTL).await.record_id();
     let store = store(&backend).await;
     let error = backend.acquire(&a, &store, &slots(65_535..65_537)).await.unwrap_err();
-    crate::common::expect_error(&error, &ErrorKind::TooLarge, "acquire: 65536 is no slot; slots are the numbers below 65536");
+    crate::common::expect_error(&error, &ErrorKind::TooLarge, "acquire: 65536 is not a slot; slots are the numbers below 65536");
     let mut wanted = slots(0..SLOTS_MAX);
     wanted.push(Resource::Name(ClaimName::new("leader").unwrap()));
     let error = backend.acquire(&a, &store, &wanted).await.unwrap_err();

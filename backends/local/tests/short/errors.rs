@@ -258,7 +258,7 @@ async fn a_file_deleted_underneath_is_noticed_and_opened_anew() {
     for name in ["members.db", "members.db-wal", "members.db-shm"] {
         fs::remove_file(scratch.directory().join(name)).unwrap();
     }
-    let text = format!("{:?} was deleted or replaced while in use; it is opened anew, and members have to register again", scratch.path());
+    let text = format!("{:?} was deleted or replaced while in use; it is opened again, and members have to register again", scratch.path());
     expect_error(&backend.renew(&a.record_id(), TTL).await.unwrap_err(), &ErrorKind::Unavailable, &format!("renew: {text}"));
     expect_error(&next_error(&mut watch).await, &ErrorKind::Unavailable, &format!("watch: {text}"));
     assert_eq!(*backend.renew(&a.record_id(), TTL).await.unwrap_err().kind(), ErrorKind::Lost);

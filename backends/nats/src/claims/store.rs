@@ -99,7 +99,7 @@ impl BucketHandle {
             return Ok(());
         }
         Err(Failure::OtherStore(format!(
-            "the stream has lost messages or was made anew, so the store of claims {} would give epochs that were given before; set epoch_floor above \
+            "the stream has lost messages or was recreated, so the store of claims {} would give epochs that were given before; set epoch_floor above \
              the highest epoch used",
             store.id
         )))

@@ -246,7 +246,7 @@ impl Fleet {
 
     /// Ends a member without a farewell.
     pub(crate) fn kill(&mut self, id: &str) {
-        self.tasks.remove(id).unwrap_or_else(|| panic!("{id} is no member")).abort();
+        self.tasks.remove(id).unwrap_or_else(|| panic!("{id} is not a member")).abort();
     }
 
     pub(crate) fn lost(&self) -> u64 {

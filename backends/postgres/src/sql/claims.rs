@@ -182,7 +182,7 @@ pub(crate) fn resource_of(row: &PgRow) -> sqlx::Result<Result<Resource, String>>
     Ok(match (u32::try_from(slot), name.as_str()) {
         (Ok(slot), "") if slot < SLOTS_MAX => Ok(Resource::Slot(slot)),
         (Err(_), name) if slot == NO_SLOT => ClaimName::new(name).map(Resource::Name).map_err(|error| error.to_string()),
-        _ => Err(format!("slot {slot} and name {name:?} are no claim")),
+        _ => Err(format!("slot {slot} and name {name:?} are not a claim")),
     })
 }
 

@@ -78,7 +78,7 @@ pub(crate) fn read_look(answers: &Answers) -> PgResult<(Head, Vec<Beat>)> {
     let row = answers.last().first().ok_or(Failure::Emptied)?;
     let beats: String = row.try_get("beats").map_err(Failure::of_row)?;
     let beats = beats.split(',').filter(|entry| !entry.is_empty()).map(beat).collect::<Option<_>>();
-    let beats = beats.ok_or_else(|| Failure::BadRow { why: "the beats of members are no numbers".into() })?;
+    let beats = beats.ok_or_else(|| Failure::BadRow { why: "the beats of members are not numbers".into() })?;
     Ok((Head::read(row).map_err(Failure::of_row)?, beats))
 }
 

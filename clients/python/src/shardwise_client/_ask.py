@@ -85,7 +85,7 @@ def sending(to: To, path: str, *, method: Optional[str], query: Optional[Mapping
     if method not in ("GET", "POST") or method == "GET" and body is not None:
         raise ShardwiseError(f"a request to a member is a GET without a body or a POST, not {method}{'' if body is None else ' with a body'}")
     if not is_path(path):
-        raise ShardwiseError(f"{path!r:.300} is no path of a member: write parts of letters, digits and -._~ with single slashes between them")
+        raise ShardwiseError(f"{path!r:.300} is not a path of a member: write parts of letters, digits and -._~ with single slashes between them")
     if not 0 < within <= _WITHIN_MAX:
         raise ShardwiseError(f"a request has up to {_WITHIN_MAX:.0f} s, not {within}")
     if body is not None and len(body) > BODY_BYTES_MAX:

@@ -206,7 +206,7 @@ class Client:
 
 def _path(path: str) -> str:
     if not is_path(path):
-        raise ShardwiseError(f"{path!r:.300} is no path of a member: write parts of letters, digits and -._~ with single slashes between them")
+        raise ShardwiseError(f"{path!r:.300} is not a path of a member: write parts of letters, digits and -._~ with single slashes between them")
     return path
 
 

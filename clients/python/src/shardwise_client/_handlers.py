@@ -139,5 +139,5 @@ def _checked(answer: Answer) -> Answer:
     if len(answer.body) > BODY_BYTES_MAX:
         return _failed(f"its answer has {len(answer.body)} bytes; at most {BODY_BYTES_MAX} are allowed")
     if not answer.content_type or not all(" " <= sign <= "~" for sign in answer.content_type):
-        return _failed("the type of its answer is no media type")
+        return _failed("the type of its answer is not a media type")
     return answer

@@ -119,5 +119,5 @@ def _object(line: bytearray) -> dict[str, Any]:
     except ValueError as broken:
         raise Unavailable(f"a line of grants cannot be read: {broken}") from broken
     if not isinstance(value, dict):
-        raise Unavailable("a line of grants is no object: is a shardwise sidecar there?")
+        raise Unavailable("a line of grants is not an object: is a shardwise sidecar there?")
     return value

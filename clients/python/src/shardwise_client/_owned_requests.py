@@ -62,7 +62,7 @@ def under_lease(handler: OwnedHandler, lease: Optional[OwnersLease], in_threads:
     """The handler of requests to keys, entered under the lease."""
     in_threads = in_threads and not inspect.iscoroutinefunction(handler)
     if lease is not None and not isinstance(lease, Lease) and not in_threads:
-        raise ShardwiseError("a lease of shardwise_client.sync needs RequestHandlers(in_threads=True) and a handler that is no coroutine function")
+        raise ShardwiseError("a lease of shardwise_client.sync needs RequestHandlers(in_threads=True) and a handler that is not a coroutine function")
 
     async def answered(request: Request) -> object:
         if request.key is None:

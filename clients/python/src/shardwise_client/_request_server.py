@@ -198,7 +198,7 @@ def _head(raw: bytes) -> _Head:
     line, *fields = raw.decode("latin-1")[:-4].split("\r\n")
     parts, headers = line.split(" "), dict[str, str]()
     if len(parts) != 3 or not re.fullmatch(r"HTTP/1\.[01]", parts[2]) or not parts[1].startswith("/"):
-        raise _Bad(400, "this is no request")
+        raise _Bad(400, "this is not a request")
     for field in fields:
         name, colon, value = field.partition(":")
         if not colon or not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):

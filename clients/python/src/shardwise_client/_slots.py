@@ -97,7 +97,7 @@ class KeySlots(dict[str, int]):
             _check_lengths(keys, longest)
             slots = [hashed >> shift for hashed in hashes] if shift else [slot_of(hashed, self.slots) for hashed in hashes]
         except TypeError:
-            # It says which key is no text.
+            # It says which key is not text.
             texts_of(keys)
             raise
         self._keep(keys, slots, longest)

@@ -121,7 +121,7 @@ class Client:
 
 
 class RequestServer:
-    """See `shardwise_client.RequestServer`. Handlers that are no coroutine functions may block if they were made with `in_threads=True`."""
+    """See `shardwise_client.RequestServer`. Handlers that are not coroutine functions may block if they were made with `in_threads=True`."""
 
     def __init__(self, handlers: RequestHandlers, host: str = "127.0.0.1", port: int = 0, prefix: str = "") -> None:
         self._server, self._loop = _request_server.RequestServer(handlers, host, port, prefix), Loop()

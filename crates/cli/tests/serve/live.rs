@@ -24,7 +24,7 @@ fn the_terminal_sees_what_the_group_sees_and_drains_a_member() {
     let output = place.run(&["members", "--json"]).json();
     let ids: Vec<_> = output["members"].as_array().unwrap().iter().map(|member| member["instance_id"].as_str().unwrap()).collect();
     assert!(ids.contains(&one.id.as_str()) && ids.contains(&other.id.as_str()) && ids.len() == 2, "{output}");
-    // The command is no member. The sidecars' own views may follow a moment after its view.
+    // The command is not a member. The sidecars' own views may follow a moment after its view.
     one.settles(2, |_| true);
     other.settles(2, |_| true);
 

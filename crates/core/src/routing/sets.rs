@@ -39,7 +39,7 @@ pub enum NoRoute {
     /// The members of the group and their shares are not known yet.
     #[error("the members of the group and their shares are not known yet")]
     NoView,
-    /// No member serves the key, name or member now: it is away, its claim is free, or its holder is no member any more.
+    /// No member serves the key, name or member now: it is away, its claim is free, or its holder is no longer a member.
     #[error("no member serves it now")]
     Unserved,
     /// The group has no active member, or none with the label.

@@ -211,7 +211,7 @@ async fn put_away(conn: &mut PgConnection, me: &PublisherRegistration, outcomes:
         };
         away.push(outcome);
         sequences.push(sequence.cast_signed());
-        errors.push(kept(error));
+        errors.push(storable(error));
     }
     if away.is_empty() {
         return Ok(());
@@ -243,7 +243,7 @@ async fn fail(
         failures.push(i64::from(in_a_row));
         retry_in.push(wait);
         blocked.push(wait.is_none());
-        errors.push(kept(error));
+        errors.push(storable(error));
     }
     if failed.is_empty() {
         return Ok(0);
@@ -254,6 +254,6 @@ async fn fail(
 }
 
 /// The sink's message, shortened and without NUL, which PostgreSQL's text cannot hold.
-fn kept(error: &str) -> String {
+fn storable(error: &str) -> String {
     shortened(error).replace('\0', "\u{fffd}")
 }

@@ -205,7 +205,7 @@ async fn is_sound(connection: &mut SqliteConnection) -> Result<bool, sqlx::Error
     connection.ping().await?;
     let sound = !connection.is_in_transaction();
     if !sound {
-        tracing::warn!("a transaction of the outbox ended by itself (a full disk, an I/O error): its connection is closed and opened anew");
+        tracing::warn!("a transaction of the outbox ended by itself (a full disk, an I/O error): its connection is closed and reopened");
     }
     Ok(sound)
 }

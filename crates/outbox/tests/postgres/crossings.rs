@@ -116,7 +116,7 @@ async fn a_discard_that_had_to_wait_leaves_what_was_replayed() {
         SELECT id, aggregatetype, aggregateid, type, payload, created_at, seq FROM gone";
     sqlx::query(replay).execute(&mut *other).await.unwrap();
     other.commit().await.unwrap();
-    assert!(!within("the discard", LIMIT, discard).await.unwrap().unwrap(), "it is no dead letter any more");
+    assert!(!within("the discard", LIMIT, discard).await.unwrap().unwrap(), "it is no longer a dead letter");
     let newest = format!("SELECT 1 FROM outbox WHERE id = 'a-1' AND seq > {}", run.through);
     assert_eq!(outbox.execute(&newest).await.len(), 1, "it is there, as the newest");
 }

@@ -115,7 +115,7 @@ const STRIKE_OFF: &str = "WITH patience AS MATERIALIZED (
     )
     UPDATE outbox_head AS h SET listed = false FROM drained AS d WHERE h.aggregate = d.id";
 
-/// How many microseconds it counts as alive without a sign of life.
+/// How many microseconds it counts as alive without a renewal.
 const TTL: i64 = 10_000_000;
 
 /// What it has read, and what it marks when that is sent.

@@ -98,7 +98,7 @@ pub(crate) struct GrantLine {
     get, path = "/v1/policies/{policy}/grants", tag = "worker",
     params(
         ("shardwise-lease" = Option<String>, Header, description = "The id of the worker's lease"),
-        ("wait" = Option<u64>, Query, maximum = 30_000, description = "Answer once, after so many milliseconds at the latest"),
+        ("wait" = Option<u64>, Query, maximum = 30_000, description = "Answer once, after this many milliseconds at the latest"),
         ("after" = Option<u64>, Query, description = "With wait: the version that is known already")
     ),
     responses((status = 200, description = "The grants", content((GrantList = "application/json"), (GrantLine = "application/x-ndjson"))))

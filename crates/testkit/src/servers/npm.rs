@@ -44,7 +44,7 @@ fn link(folder: &Path) -> Result<()> {
     let links: Vec<Value> = serde_json::from_slice(&text).map_err(|error| Error::new(format!("{}: {error}", list.display())))?;
     for entry in &links {
         let [file, link] = ["source", "target"].map(|name| entry[name].as_str().map(Path::new));
-        let (Some(file), Some(link)) = (file, link) else { return Err(Error::new(format!("{LINKS}: {entry} is no link"))) };
+        let (Some(file), Some(link)) = (file, link) else { return Err(Error::new(format!("{LINKS}: {entry} is not a link"))) };
         if file.parent() != link.parent() {
             return Err(Error::new(format!("{LINKS}: {} leads elsewhere, to {}", link.display(), file.display())));
         }

@@ -45,7 +45,7 @@ async fn what_is_no_request_is_refused() {
         (with(&[(&TO, "owner")]), "does not say for which key"),
         (with(&[(&TO, "holder")]), "does not say for which key"),
         (with(&[(&TO, "session")]), "does not say for which key"),
-        (with(&[(&TO, "holder"), (&NAME, "%FF")]), "no text"),
+        (with(&[(&TO, "holder"), (&NAME, "%FF")]), "not text"),
         (of_owner("65537"), "too long"),
         (of_owner("-1"), "too long"),
         (of_owner("1"), "unknown kind"),
@@ -59,16 +59,16 @@ async fn what_is_no_request_is_refused() {
 }
 
 #[test]
-fn an_outcome_is_told_to_the_caller() {
-    let told = |sent: http::Response<Full<Bytes>>, body: &str| outcome(&sent.into_parts().0, body.into());
+fn an_outcome_reaches_the_caller() {
+    let received = |sent: http::Response<Full<Bytes>>, body: &str| outcome(&sent.into_parts().0, body.into());
     let given = Answer::text("done").with_status(404);
-    assert_eq!(told(answer(given.clone()), "done"), Ok(given.clone()));
+    assert_eq!(received(answer(given.clone()), "done"), Ok(given.clone()));
     let loaded = Answer { load: Some(u64::MAX), width: Some(4), ..given };
-    assert_eq!(told(answer(loaded.clone()), "done"), Ok(loaded));
+    assert_eq!(received(answer(loaded.clone()), "done"), Ok(loaded));
     let mut forged = answer(Answer::text("done"));
     forged.headers_mut().insert(LOAD, HeaderValue::from_static("-1"));
     forged.headers_mut().insert(WIDTH, HeaderValue::from_static("18446744073709551616"));
-    assert_eq!(told(forged, "done"), Ok(Answer::text("done")), "what is no number is no report");
+    assert_eq!(received(forged, "done"), Ok(Answer::text("done")), "what is no number is no report");
     let right = InstanceId::new("a/b c").unwrap();
     for outcome in [
         Undelivered::NotMine(Some(right)),
@@ -81,15 +81,15 @@ fn an_outcome_is_told_to_the_caller() {
     ] {
         let sent = undelivered(&outcome);
         let body = sent.body().clone().collect().now_or_never().unwrap().unwrap().to_bytes();
-        assert_eq!(told(sent, std::str::from_utf8(&body).unwrap()), Err(outcome));
+        assert_eq!(received(sent, std::str::from_utf8(&body).unwrap()), Err(outcome));
     }
-    let odd = told(http::Response::new(Full::default()), "");
+    let odd = received(http::Response::new(Full::default()), "");
     assert!(matches!(odd, Err(Undelivered::Unknown(_))), "{odd:?}");
     let mut too_long = http::Response::new(Full::default());
     *too_long.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
-    assert!(matches!(told(too_long, ""), Err(Undelivered::Barred(_))), "no member has seen it");
+    assert!(matches!(received(too_long, ""), Err(Undelivered::Barred(_))), "no member has seen it");
     let of_handler = Answer::text("too long").with_status(431);
-    assert_eq!(told(answer(of_handler.clone()), "too long"), Ok(of_handler));
+    assert_eq!(received(answer(of_handler.clone()), "too long"), Ok(of_handler));
     // What is unknown here is never a refusal: the caller must not send it again unless it may be repeated.
     assert_eq!(undelivered(&Undelivered::Unknown("?".into())).headers()[PEER], UNKNOWN);
 }

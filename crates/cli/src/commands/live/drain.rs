@@ -16,7 +16,7 @@ const NAMED_MAX: usize = 20;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The backend remembers it until `shardwise undrain`, even if the member restarts. The member sees it within a TTL and finishes what it has \
-begun. If the drain leaves no key with an owner, a warning on stderr says so before it begins. Draining a member twice is no error.
+begun. If the drain leaves no key with an owner, a warning on stderr says so before it begins. Draining a member twice is not an error.
 Exit code 1: with --wait, it still owns something after two TTLs and drain_timeout.
 
   shardwise drain worker-1 --wait")]

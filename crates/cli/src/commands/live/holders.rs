@@ -97,7 +97,7 @@ fn as_json(policy: &str, view: &View, holdings: &[Holding], observer: &Observer)
     })
 }
 
-/// How many slots and names each holds. Members that hold nothing are listed, and holders that are no members any more.
+/// How many slots and names each holds. Members that hold nothing are listed, and holders that are no longer members.
 fn by_member(view: &View, holdings: &[Holding]) -> Vec<Vec<String>> {
     let mut held: BTreeMap<&InstanceId, (u32, u32)> = view.members().iter().map(|member| (&member.instance_id, (0, 0))).collect();
     let mut free = 0_u32;

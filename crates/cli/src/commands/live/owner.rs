@@ -115,7 +115,7 @@ fn note_holder(holding: Option<&Holding>) {
     let why = match why {
         Mismatch::VersionRule => "the versions differ, and with version_rule = \"newest\" holders keep what they have",
         Mismatch::Drain => "the holder leaves or was drained, and finishes its work first",
-        Mismatch::Expiring => "the holder is no member any more, and its claim ends with its lease",
+        Mismatch::Expiring => "the holder is no longer a member, and its claim ends with its lease",
         Mismatch::Handover => "the holder finishes its work first",
         Mismatch::MinMembers => "fewer than min_members are active",
         // The note about an idle owner says more.

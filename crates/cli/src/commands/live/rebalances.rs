@@ -17,7 +17,7 @@ use crate::{output, signals};
 The first line shows the current group. With --json one object a line: at, revision, members, joined, left, vanished (those of left that \
 died or lost their lease; drained ones count as left), state_changed, moved (slots), moved_share, moves. Without slots, or where their number changes, the last three \
 are null.
-The backend keeps no history; a sidecar (`shardwise serve`) keeps that of its own worker. Ctrl-C and SIGTERM end the command.
+The backend keeps no history; a sidecar (`shardwise serve`) keeps its worker's. Ctrl-C and SIGTERM end the command.
 
   shardwise rebalances")]
 pub(crate) struct RebalancesArgs {

@@ -16,7 +16,7 @@ use crate::output::{self, Format, count, table_or};
 pub(super) const REPLAY_HELP: &str = "\
 A parked event becomes the newest event of its aggregate: it is late, has a new sequence and is marked `replayed`. A blocked event is \
 retried in its place, in order.
-Exit code 1: one of the events is no dead letter; the others are sent anyway.";
+Exit code 1: one of the events is not a dead letter; the others are sent anyway.";
 
 pub(super) const REPLAY_AGGREGATE_HELP: &str = "\
 Everything from the parked event on is sent again, in order, with sequences above all earlier ones; events that were delivered before are \

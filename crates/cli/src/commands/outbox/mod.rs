@@ -63,9 +63,7 @@ Traces go to $OTEL_EXPORTER_OTLP_ENDPOINT, if it is set.
   shardwise outbox run --id publisher-1")]
     Run(RunPublisher),
     /// Print what is pending, blocked and parked, and who publishes
-    #[command(
-        after_help = "Exit code 1: something is stuck. Blocked aggregates are no reason before the oldest event has waited for a minute."
-    )]
+    #[command(after_help = "Exit code 1: something is stuck. Blocked aggregates count once the oldest event has waited for a minute.")]
     Status(OutboxArgs),
     /// Let blocked aggregates try their first event again
     #[command(after_help = "Exit code 1: nothing was blocked, or not that aggregate.")]
@@ -79,7 +77,7 @@ Traces go to $OTEL_EXPORTER_OTLP_ENDPOINT, if it is set.
     #[command(after_help = dead::REPLAY_AGGREGATE_HELP)]
     ReplayAggregate(dead::ReplayAggregate),
     /// Delete dead letters; a blocked aggregate continues with the next
-    #[command(after_help = "Exit code 1: one of the events is no dead letter; the others are deleted anyway.")]
+    #[command(after_help = "Exit code 1: one of the events is not a dead letter; the others are deleted anyway.")]
     Discard(dead::Discard),
     /// Print who replayed or discarded what, and why
     Audit(dead::Audit),
