@@ -88,16 +88,19 @@ async fn until_seen(watch: &mut ClaimsStream, what: &str, wanted: impl Fn(Option
 /// First its session expires, then its lock delay, together within the TTL; the watch reports the slot as free before it can be acquired.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_dead_member_held_is_held_back_and_then_free() {
-    // So long that a look falls into the lock delay on a busy machine too.
     let ttl = TTL * 2;
     let pair = Pair::with(ttl).await;
     let grant = pair.one.renew(&pair.a.record_id(), ttl).await.unwrap();
     assert_eq!(grant.ttl, ttl / 2, "the other half is the lock delay");
     pair.a_holds(&slots(0..200)).await;
     let (lag, clock) = (Lag::begin(), Clock::system());
-    let mut seen = Vec::new();
+    let (mut seen, mut last, mut longest) = (Vec::new(), clock.now(), Duration::ZERO);
     let freed = loop {
+        let begun = clock.now();
         let answers = pair.ask(&pair.two, &pair.b.record_id(), &slots(0..200)).await;
+        // From the beginning of one look to the end of the next: no longer time is without a look.
+        longest = longest.max(clock.now().since(last));
+        last = begun;
         let kinds: BTreeSet<_> = answers.iter().map(|acquired| format!("{acquired:?}").split('(').next().unwrap().to_owned()).collect();
         seen.extend(kinds.clone());
         if kinds.len() == 1 && kinds.contains("Granted") {
@@ -109,7 +112,9 @@ async fn what_a_dead_member_held_is_held_back_and_then_free() {
     };
     seen.dedup();
     assert!(freed.since(grant.started) >= grant.ttl, "before the holder's deadline");
-    assert_eq!((seen.first().map(String::as_str), seen.iter().any(|kind| kind == "NotYet")), (Some("Held"), true), "{seen:?}");
+    assert_eq!(seen.first().map(String::as_str), Some("Held"), "{seen:?}");
+    // On a busy machine no look may fall into the lock delay.
+    assert!(seen.iter().any(|kind| kind == "NotYet") || longest >= ttl - grant.ttl, "{seen:?}, looks are at most {longest:?} apart");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
