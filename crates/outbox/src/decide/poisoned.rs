@@ -28,6 +28,30 @@ fn a_probe_takes_what_has_failed_least_and_grows() {
     assert_eq!(sent(&engine.next(second)), [(2, vec!["5-1".into(), "2-1".into()])], "two, in the order of their failures");
 }
 
+/// Its sends carry one aggregate each, and while it is down it gets one of them, although several might be under way.
+#[test]
+fn a_probe_of_a_webhook_stays_one_event() {
+    let mut engine = holding(options(), SinkLimits { concurrency: 4, mixed: false, ..SinkLimits::default() });
+    let mut sends = sent(&read(&mut engine, (1..=9).map(single).collect(), at(3)));
+    let refusal = || Acceptance::up_to(0, Refusal::retryable("503"));
+    let mut tried = 0;
+    while let Some((id, _)) = sends.pop() {
+        sends.extend(sent(&answer(&mut engine, id, refusal(), at(4))));
+        tried += 1;
+    }
+    assert_eq!((tried, engine.counters(at(4)).destinations_down), (6, 1), "four at a time, until three were refused");
+    let mut probed = Vec::new();
+    for ms in (10..8_000).step_by(10) {
+        let mut probes = sent(&engine.next(at(ms)));
+        assert!(probes.len() <= 1, "{probes:?}");
+        if let Some((id, events)) = probes.pop() {
+            assert_eq!(sent(&answer(&mut engine, id, refusal(), at(ms))), []);
+            probed.push(events);
+        }
+    }
+    assert_eq!(probed, [["7-1"], ["8-1"], ["9-1"]]);
+}
+
 /// Aggregates with one event each: when each may be read, and how often its head has failed.
 #[derive(Default)]
 struct StoredHeads(BTreeMap<AggregateId, (u64, u32)>);
