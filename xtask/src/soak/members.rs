@@ -67,7 +67,8 @@ const CROWD: [(&str, &str); 21] = [
 
 /// Runs the first once, and the crowd for that many minutes on each backend. The tests hold the requirements, except for lost leases.
 pub(super) fn run(soak: &SoakRun<'_>) -> Result<SoakReport, TaskFailure> {
-    let tests = ["members::", "crowd::a_crowd_comes_and_goes"].map(|scene| soak.tests(&format!("{SERVERS} --nocapture {scene}")));
+    let tests =
+        ["members::", "crowd::a_crowd_comes_and_goes"].map(|scene| soak.tests(&format!("{SERVERS} --nocapture --test-threads=1 {scene}")));
     let minutes = Duration::from_mins(u64::from(soak.runs));
     let crowds = CROWDS.iter().map(|_| minutes + CROWD_MAX).sum::<Duration>();
     let reported = soak.figures((ALLOWANCE + RUN_MAX).max(ALLOWANCE + crowds), tests)?;

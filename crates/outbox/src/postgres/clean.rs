@@ -48,7 +48,8 @@ const IDLE: &str = concat!(
 );
 
 /// $1 aggregates. Strikes off those that have nothing to send, unless a writer or another publisher holds a row of them. `outbox_strike`
-/// looks again behind the writers' lock.
+/// looks again behind the writers' lock. A publishers' row of a forgotten aggregate, which a mark inserts if events were deleted by hand
+/// meanwhile, is deleted.
 const STRIKE_OFF: &str = concat!(
     "WITH patience AS MATERIALIZED (SELECT ",
     short_of_a_deadlock!(),
@@ -61,6 +62,9 @@ const STRIKE_OFF: &str = concat!(
             SELECT 1 AS pending FROM outbox AS o WHERE o.aggregate = a.id AND o.seq > coalesce(h.done_seq, a.drained_seq) LIMIT 1
         ) AS e ON true
         WHERE a.id = ANY ($1::bigint[]) AND e.pending IS NULL AND (h.aggregate IS NULL OR h.aggregate IN (SELECT aggregate FROM free))
+    ), bare AS (
+        DELETE FROM outbox_head AS h USING free AS f
+        WHERE h.aggregate = f.aggregate AND NOT EXISTS (SELECT 1 FROM outbox_aggregate AS a WHERE a.id = f.aggregate)
     )
     SELECT s.aggregate FROM idle AS i CROSS JOIN LATERAL outbox_strike(i.aggregates, i.through) AS s (aggregate)
     WHERE i.aggregates IS NOT NULL"

@@ -10,33 +10,43 @@ use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 use sqlx::{PgConnection, Postgres, Row};
 
-use crate::store::EventRun;
-use crate::store::rows::{EventBody, RunCollector};
+use crate::store::rows::{EventBody, RowHead, RunCollector};
+use crate::store::{EventRun, HeadTrouble, Hold};
 use crate::{AggregateId, Payload};
 
-/// The events of the aggregates in `$heads`, at most `$limit`. The columns of `RunCollector`, whether the row is a retry's, the event's size,
-/// its position if it is larger than `$bytes`, payload and headers.
+/// The events of an aggregate `$of` behind its `done_seq`, in order, at most `$limit`.
 #[rustfmt::skip]
-macro_rules! with_events {
-    ($heads:literal, $limit:literal, $bytes:literal) => {
+macro_rules! pending_events {
+    ($of:literal, $limit:literal) => {
         concat!(
-    "SELECT h.slot, h.epoch, h.aggregate, h.hash, h.done_seq, NULL::bigint, h.attempts, h.failures,
-           (date_part('epoch', statement_timestamp() - h.failing_since) * 1000)::bigint,
-           (date_part('epoch', statement_timestamp() - h.attempted_at) * 1000)::bigint,
-           e.seq, e.id, e.aggregatetype, e.aggregateid, e.type, (date_part('epoch', e.created_at) * 1000)::bigint, e.replayed,
-           h.due, e.bytes, CASE WHEN e.bytes > ", $bytes, "::bigint THEN e.position END, CASE WHEN e.bytes <= ", $bytes, " THEN e.payload END,
-           CASE WHEN e.bytes <= ", $bytes, " THEN e.payload_bytes END, CASE WHEN e.bytes <= ", $bytes, " THEN e.headers END
-    FROM (", $heads, ") AS h
-    LEFT JOIN LATERAL (
-        SELECT o.seq, o.position, o.id, o.aggregatetype, o.aggregateid, o.type, o.payload, o.payload_bytes, o.headers, o.created_at, o.replayed,
-               coalesce(octet_length(o.payload), octet_length(o.payload_bytes), 0) + coalesce(octet_length(o.headers), 0) AS bytes
-        FROM outbox AS o WHERE o.aggregate = h.aggregate AND o.seq > h.done_seq
-        ORDER BY o.seq LIMIT CASE WHEN h.due THEN 1 ELSE ", $limit, "::bigint END
-    ) AS e ON true
-    LIMIT ", $limit)
+            "(SELECT o.seq, o.position, o.id, o.aggregatetype, o.aggregateid, o.type, o.payload, o.payload_bytes, o.headers, o.created_at, o.replayed,
+                coalesce(octet_length(o.payload), octet_length(o.payload_bytes), 0) + coalesce(octet_length(o.headers), 0) AS bytes
+              FROM outbox AS o WHERE o.aggregate = ", $of, ".aggregate AND o.seq > ", $of, ".done_seq ORDER BY o.seq LIMIT ", $limit, ")"
+        )
     };
 }
-pub(super) use with_events;
+pub(super) use pending_events;
+
+/// Of an event `e` the columns that `RunCollector` expects, then its size, its position if it is larger than `$bytes`, and otherwise its
+/// payload and headers.
+#[rustfmt::skip]
+macro_rules! event_columns {
+    ($bytes:literal) => {
+        concat!(
+            "e.seq, e.id, e.aggregatetype, e.aggregateid, e.type, (date_part('epoch', e.created_at) * 1000)::bigint, e.replayed, e.bytes,
+             CASE WHEN e.bytes > ", $bytes, "::bigint THEN e.position END, CASE WHEN e.bytes <= ", $bytes, " THEN e.payload END,
+             CASE WHEN e.bytes <= ", $bytes, " THEN e.payload_bytes END, CASE WHEN e.bytes <= ", $bytes, " THEN e.headers END"
+        )
+    };
+}
+pub(super) use event_columns;
+
+/// The places of some of these columns behind the first one.
+const BYTES: usize = 7;
+const POSITION: usize = 8;
+const BODY: usize = 9;
+/// How many they are.
+const EVENT_COLUMNS: usize = 12;
 
 /// $1 positions. Public for the test that reads the plan.
 pub const LARGE: &str = "SELECT position, payload, payload_bytes, headers FROM outbox WHERE position = ANY ($1)";
@@ -53,26 +63,62 @@ pub(super) struct Collected {
     pub(super) is_whole: bool,
 }
 
-/// Adds the rows of a statement that is made by `with_events`.
+/// The aggregates whose events a statement reads.
+#[derive(Clone, Copy)]
+pub(super) enum RowHeads<'a> {
+    /// They are in the rows: the head's columns, then the event's, then whether the row is a retry's.
+    Selected,
+    /// They were given; a row begins with the place of its aggregate among them, from 1, and then has the event's columns.
+    Given(&'a [ListedAggregate]),
+}
+
+/// An aggregate of the writers' list that is read.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ListedAggregate {
+    pub(super) aggregate: AggregateId,
+    /// The sequence up to which it is delivered.
+    pub(super) done: i64,
+    pub(super) hold: Hold,
+}
+
+/// The columns of a selected head.
+const HEAD_COLUMNS: usize = 10;
+
+/// Adds the rows of a statement, whose events have the columns of `event_columns`.
 pub(super) async fn collect(
     conn: &mut PgConnection,
     query: Query<'_, Postgres, PgArguments>,
+    heads: RowHeads<'_>,
     reading: &mut RunCollector,
 ) -> Result<Collected, sqlx::Error> {
     reading.next_statement();
     let mut collected = Collected { rows: 0, due: 0, last: None, is_whole: true };
     let (mut rows, mut large) = (query.fetch(&mut *conn), Vec::new());
     while let Some(row) = rows.try_next().await? {
-        let is_due = row.try_get(17)?;
+        let had_room = reading.bytes_left > 0;
+        let (event, aggregate, is_added) = match heads {
+            RowHeads::Selected => {
+                let is_due = row.try_get_unchecked(HEAD_COLUMNS + EVENT_COLUMNS)?;
+                collected.due += i64::from(is_due);
+                let is_added = reading.add_with_head::<String, _>(&row, is_due, None, |row| body(row, HEAD_COLUMNS + BODY))?;
+                (HEAD_COLUMNS, row.try_get_unchecked(2)?, is_added)
+            }
+            RowHeads::Given(given) => {
+                let place: i64 = row.try_get_unchecked(0)?;
+                let one = usize::try_from(place - 1).ok().and_then(|place| given.get(place));
+                let one =
+                    one.ok_or_else(|| sqlx::Error::Protocol(format!("an event of aggregate {place} of {} given ones", given.len())))?;
+                let head = RowHead { aggregate: one.aggregate, done: one.done, last: None, further: None, is_due: false };
+                let rest = || Ok((one.hold, HeadTrouble::default()));
+                (1, one.aggregate, reading.add::<String, _>(&row, head, rest, 1, |row| body(row, 1 + BODY))?)
+            }
+        };
         collected.rows += 1;
-        collected.due += i64::from(is_due);
-        if reading.bytes_left > 0 {
-            collected.last = Some(row.try_get_unchecked(2)?);
+        if had_room {
+            collected.last = Some(aggregate);
         }
-        if reading.add::<String, _>(&row, is_due, None, |row| body(row, 20))?
-            && let Some(position) = row.try_get_unchecked(19)?
-        {
-            let bytes: i32 = row.try_get_unchecked(18)?;
+        if is_added && let Some(position) = row.try_get_unchecked(event + POSITION)? {
+            let bytes: i32 = row.try_get_unchecked(event + BYTES)?;
             reading.bytes_left = reading.bytes_left.saturating_sub(usize::try_from(bytes).unwrap_or(0));
             let run = reading.runs.len() - 1;
             large.push(LargeEvent { position, run, event: reading.runs[run].events.len() - 1 });
@@ -140,7 +186,6 @@ fn body(row: &PgRow, column: usize) -> Result<EventBody, sqlx::Error> {
 mod tests {
     use super::*;
     use crate::Delivery;
-    use crate::store::{HeadTrouble, Hold};
 
     fn event(sequence: u64) -> Delivery {
         Delivery {

@@ -7,7 +7,8 @@
 use shardwise::SlotSet;
 use sqlx::{Connection, PgConnection};
 
-use super::schema::SCHEMA_VERSION;
+use super::history::drawn;
+use super::schema::{NOTES_NUMBERS, SCHEMA_VERSION};
 use crate::store::sql::{StatementError, arcs, holds, other_slots};
 use crate::store::{Hold, PublisherRegistration};
 use crate::{Error, ErrorKind};
@@ -57,7 +58,26 @@ const TOUCH: &str = concat!(
     "UPDATE outbox_publisher SET seen_at = outbox_now()
     WHERE incarnation = $1 AND (SELECT slots FROM outbox_meta) = $2 RETURNING (extract(epoch FROM seen_at) * 1000000)::bigint, (",
     is_numbered!(),
-    ")"
+    "), (SELECT schema_version FROM outbox_meta)"
+);
+
+/// From schema 7 on: notes a number that was drawn. Returns whether the next number is not above a noted one, as in a copy without the values of
+/// sequence objects; then the floor is unset, and every event refused. A number is read behind the snapshot, so it is not below what others
+/// have noted.
+const NOTE_NUMBER: &str = concat!(
+    "WITH drawn AS MATERIALIZED (
+        SELECT f.last_value + ",
+    drawn!("o"),
+    " AS number, f.is_called FROM outbox_floor AS f, outbox_order AS o
+    ), fell AS MATERIALIZED (
+        SELECT setval('outbox_floor', f.last_value, false) FROM outbox_floor AS f, drawn AS d, outbox_meta AS m
+        WHERE d.is_called AND d.number < m.highest
+    ), free AS MATERIALIZED (
+        SELECT m.one, d.number FROM outbox_meta AS m, drawn AS d WHERE m.highest < d.number FOR NO KEY UPDATE OF m SKIP LOCKED
+    ), noted AS (
+        UPDATE outbox_meta AS m SET highest = f.number FROM free AS f WHERE m.one = f.one
+    )
+    SELECT EXISTS (SELECT 1 FROM fell)"
 );
 
 const HELD: &str = "SELECT slot, epoch FROM outbox_slot WHERE incarnation = $1 ORDER BY slot";
@@ -105,7 +125,9 @@ const LEAVE: [&str; 2] = [
 pub(super) async fn register(conn: &mut PgConnection, me: &PublisherRegistration) -> Result<i64, StatementError> {
     let mut tx = conn.begin().await?;
     // One process at a time from here on; the next statements read the state after the wait.
-    let recorded: Option<i64> = sqlx::query_scalar("SELECT slots FROM outbox_meta FOR UPDATE").fetch_one(&mut *tx).await?;
+    let meta = sqlx::query_as("SELECT slots, schema_version FROM outbox_meta FOR UPDATE").fetch_one(&mut *tx).await?;
+    let (recorded, schema): (Option<i64>, i64) = meta;
+    note_number(&mut tx, schema).await?;
     require_numbers(sqlx::query_scalar(IS_NUMBERED).fetch_one(&mut *tx).await?)?;
     agree_on_slots(&mut tx, me, recorded).await?;
     sqlx::query(FORGET).execute(&mut *tx).await?;
@@ -114,6 +136,12 @@ pub(super) async fn register(conn: &mut PgConnection, me: &PublisherRegistration
     let seen = announce.fetch_one(&mut *tx).await?;
     tx.commit().await?;
     Ok(seen)
+}
+
+/// Fails if the numbers have fallen, and lets every event be refused from then on.
+async fn note_number(conn: &mut PgConnection, schema: i64) -> Result<(), StatementError> {
+    let has_fallen = schema >= NOTES_NUMBERS && sqlx::query_scalar(NOTE_NUMBER).fetch_one(conn).await?;
+    Ok(require_numbers(!has_fallen)?)
 }
 
 /// Fails before anything is taken, read or marked. No event is accepted in this state, so none is written below the delivered ones.
@@ -155,9 +183,10 @@ async fn lay_out(conn: &mut PgConnection, slots: u32) -> Result<(), sqlx::Error>
 
 pub(super) async fn touch(conn: &mut PgConnection, me: &PublisherRegistration) -> Result<Option<(i64, Vec<Hold>)>, StatementError> {
     let touch = sqlx::query_as(TOUCH).bind(me.incarnation.to_string()).bind(i64::from(me.slots));
-    let touched: Option<(i64, bool)> = touch.fetch_optional(&mut *conn).await?;
-    let Some((seen, is_numbered)) = touched else { return Ok(None) };
+    let touched: Option<(i64, bool, i64)> = touch.fetch_optional(&mut *conn).await?;
+    let Some((seen, is_numbered, schema)) = touched else { return Ok(None) };
     require_numbers(is_numbered)?;
+    note_number(conn, schema).await?;
     let held = sqlx::query_as(HELD).bind(me.incarnation.to_string()).fetch_all(conn).await?;
     Ok(Some((seen, holds(held))))
 }

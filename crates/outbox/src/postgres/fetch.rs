@@ -5,7 +5,7 @@
 
 use sqlx::PgConnection;
 
-use super::events::{collect, with_events};
+use super::events::{RowHeads, collect, event_columns, pending_events};
 use super::list_cursor::ListCursor;
 use super::writers_list::{self, ListReading};
 use super::{PostgresStore, call, clean};
@@ -36,8 +36,12 @@ const ANY: &str = "
 /// nested loops, without a sort (excluded aggregates are looked up in a hash, which an array would not allow): a LATERAL with a LIMIT can
 /// only be the inner side of a nested loop, and so an aggregate's events come in order. There is no window to number the events or to sum
 /// up their sizes: each window would copy every row, for a sixth and a third of the time (docs/adr/0037-large-payloads-apart.md).
-pub const FETCH: &str = with_events!(
-    "
+pub const FETCH: &str = concat!(
+    "SELECT h.slot, h.epoch, h.aggregate, h.hash, h.done_seq, NULL::bigint, h.attempts, h.failures,
+        (date_part('epoch', statement_timestamp() - h.failing_since) * 1000)::bigint,
+        (date_part('epoch', statement_timestamp() - h.attempted_at) * 1000)::bigint, ",
+    event_columns!("$8"),
+    ", h.due FROM (
         (SELECT s.slot, s.epoch, true AS due, r.*
          FROM (
             (SELECT h.aggregate, h.hash, h.done_seq, h.attempts, h.failures, h.failing_since, h.attempted_at FROM outbox_head AS h
@@ -64,9 +68,10 @@ pub const FETCH: &str = with_events!(
             SELECT h.aggregate, h.hash, h.done_seq, h.attempts, h.failures, h.failing_since, h.attempted_at FROM outbox_head AS h
             WHERE h.ready AND h.hash BETWEEN s.low AND s.high AND h.aggregate NOT IN (SELECT unnest($5::bigint[]))
             ORDER BY h.hash, h.aggregate LIMIT $6
-         ) AS r)",
-    "$6",
-    "$8"
+         ) AS r)
+    ) AS h LEFT JOIN LATERAL ",
+    pending_events!("h", "CASE WHEN h.due THEN 1 ELSE $6::bigint END"),
+    " AS e ON true LIMIT $6"
 );
 
 pub(super) async fn fetch(store: &PostgresStore, me: &PublisherRegistration, request: &FetchRequest) -> crate::Result<FetchResult> {
@@ -177,6 +182,6 @@ async fn read(
         .bind(signed(reading.bytes_left / reading.events_left.max(1)))
         .bind(due)
         .bind(i64::from(me.slots));
-    let collected = collect(conn, query, reading).await?;
+    let collected = collect(conn, query, RowHeads::Selected, reading).await?;
     Ok(collected.is_whole && collected.rows < limit && reading.bytes_left > 0 && (due == 0 || collected.due < due))
 }

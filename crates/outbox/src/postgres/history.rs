@@ -12,8 +12,9 @@
 //!
 //! Sequences jump, so no number says that an event was there. An event that was read exists if its row does. If the row does not, the event
 //! was delivered and deleted: then its aggregate is done up to it or beyond, by a mark of this publisher whose answer was lost or of the
-//! slot's next holder. If the aggregate does not exist either, it was forgotten: then numbers were drawn up to the event's, and either this
-//! publisher had asked to mark the event, or the slot has another holder or epoch, because only its holder can have delivered the event.
+//! slot's next holder. If the aggregate does not exist, it was forgotten, as it is when all is delivered: then numbers were drawn up to the
+//! event's, and either this publisher had asked to mark the event, or the slot has another holder or epoch, because only its holder can have
+//! delivered the event.
 //!
 //! The number alone proves little: the log has a sequence object up to 32 numbers ahead, so a standby that lagged may have "drawn" the
 //! number of an event that it never received. Therefore the row of an event that was marked and has to be kept must be there, while its
@@ -21,8 +22,9 @@
 //!
 //! Not detected, all within one interval between touches:
 //! - the loss of a writer's transaction that no publisher has read;
-//! - the loss of a new aggregate with its mark, if its number is among the up to 32 and delivered events are not kept (`retention` 0, or
-//!   over by half), or the slot has another holder. No later event has the lost number, so consumers refuse nothing;
+//! - the loss of an event with its mark, if nothing else of its aggregate was pending, its number is among the up to 32, and delivered events
+//!   are not kept (`retention` 0, or over by half) or the slot has another holder. No later event has the lost number, so consumers refuse
+//!   nothing;
 //! - the loss of an event behind whose number the next holder of its slot has marked others of the same aggregate before this publisher
 //!   compares, which takes a TTL.
 
@@ -247,6 +249,7 @@ impl CommitHistory {
             let before = memory.read.get(&run.aggregate).or(older.as_ref());
             let same = before.filter(|before| before.sequence == event.sequence);
             let known = ConfirmedEvent {
+                aggregate: run.aggregate,
                 key: event.key(),
                 sequence: event.sequence,
                 id: Some(event.id.clone()),
@@ -282,6 +285,13 @@ impl CommitHistory {
         let memory = self.memory();
         let known = |outcome: &&Outcome| memory.read.get(&outcome.aggregate).or_else(|| memory.read_before.get(&outcome.aggregate));
         outcomes.iter().map(|outcome| Some(to_ordered(known(outcome)?.key.as_str().key_hash()))).collect()
+    }
+
+    /// Whether no event of the aggregate behind that sequence was read, as far as is remembered.
+    pub(super) fn is_last_read(&self, aggregate: AggregateId, through: i64) -> bool {
+        let memory = self.memory();
+        let known = memory.read.get(&aggregate).or_else(|| memory.read_before.get(&aggregate));
+        known.is_none_or(|known| known.sequence <= through.cast_unsigned())
     }
 
     /// Remembers the outcomes that were recorded, except those of fenced holds.

@@ -48,21 +48,18 @@ macro_rules! short_of_a_deadlock {
 }
 pub(super) use short_of_a_deadlock;
 
-/// $5 sequences, $6 hashes or NULL. Returns how many aggregates it changed. One with everything delivered is struck off, unless a writer
-/// holds its row: then more events may follow. Whether everything is delivered is looked up twice: here without a lock, which spares the
-/// lock where more is pending, and by `outbox_strike` behind the lock in a new snapshot, because a writer that came and went meanwhile has
-/// left no new version of its row. Each other one is put on the publishers' list, or its row there is moved on. A late or repeated call is
+/// $5 sequences, $6 hashes or NULL, $7 whether no later event was read. Returns how many aggregates it changed. One with everything delivered
+/// is struck off, unless a writer holds its row: then more events may follow. `outbox_strike` looks for later events behind the lock in a new
+/// snapshot, because a writer that came and went meanwhile has left no new version of its row. Each other one is put on the publishers' list, or its row there is moved on. A late or repeated call is
 /// harmless: it strikes off again what has nothing pending, and `outbox_place` looks, behind the fence, at what was already applied. Each
 /// outcome of a current hold changes at most one aggregate, so their number shows whether any was fenced. LATERAL forces one lookup for each
 /// aggregate. Public for the test that reads the plan.
 pub const MARK: &str = concat!(
-    under_the_fence!("through, hash", "$5::bigint[], $6::bigint[]"),
+    under_the_fence!("through, hash, is_last", "$5::bigint[], $6::bigint[], $7::boolean[]"),
     ", patience AS MATERIALIZED (SELECT ",
     short_of_a_deadlock!(),
     " FROM (SELECT count(*) FROM allowed) AS behind_the_fence), idle AS MATERIALIZED (
-        SELECT array_agg(m.aggregate) AS aggregates, array_agg(m.through) AS through FROM patience CROSS JOIN allowed AS m
-        LEFT JOIN LATERAL (SELECT 1 AS pending FROM outbox AS o WHERE o.aggregate = m.aggregate AND o.seq > m.through LIMIT 1) AS e ON true
-        WHERE e.pending IS NULL
+        SELECT array_agg(m.aggregate) AS aggregates, array_agg(m.through) AS through FROM patience CROSS JOIN allowed AS m WHERE m.is_last
     ), struck AS MATERIALIZED (
         SELECT s.aggregate FROM idle AS i CROSS JOIN LATERAL outbox_strike(i.aggregates, i.through) AS s (aggregate)
         WHERE i.aggregates IS NOT NULL
@@ -164,11 +161,12 @@ async fn record_once(
         mark(conn, me, history, outcomes, false).await?
     } else {
         let mut tx = conn.begin().await?;
+        place(&mut tx, me, history, outcomes).await?;
         // Parking first: the mark after it may delete delivered events and must see which are parked.
         for discard in [false, true] {
             put_away(&mut tx, me, outcomes, discard).await?;
         }
-        let written = mark(&mut tx, me, history, outcomes, delete).await? + fail(&mut tx, me, history, outcomes).await?;
+        let written = mark(&mut tx, me, history, outcomes, delete).await? + fail(&mut tx, me, outcomes).await?;
         tx.commit().await?;
         written
     };
@@ -192,13 +190,36 @@ async fn mark(
     if moved.is_empty() {
         return Ok(0);
     }
-    let mark = fenced_query(MARK, &moved, me).bind(&through).bind(history.hashes(&moved));
+    let is_last: Vec<bool> =
+        moved.iter().zip(&through).map(|(outcome, through)| history.is_last_read(outcome.aggregate, *through)).collect();
+    let mark = fenced_query(MARK, &moved, me).bind(&through).bind(history.hashes(&moved)).bind(is_last);
     let marked: i64 = mark.fetch_one(&mut *conn).await?.try_get(0)?;
     if delete {
         let aggregates: Vec<i64> = moved.iter().map(|outcome| outcome.aggregate).collect();
         sqlx::query(DELETE).bind(aggregates).bind(through).execute(conn).await?;
     }
     Ok(unsigned(marked))
+}
+
+/// Puts the aggregates of failed and parked events on the publishers' list. That has the retries, and an aggregate with a row there is not
+/// forgotten, so that a parked event can be sent again with those behind it.
+async fn place(
+    conn: &mut PgConnection,
+    me: &PublisherRegistration,
+    history: &CommitHistory,
+    outcomes: &[Outcome],
+) -> Result<(), sqlx::Error> {
+    let kept = |outcome: &'_ Outcome| match outcome.then {
+        HeadUpdate::Retry { sequence, .. } | HeadUpdate::Block { sequence, .. } | HeadUpdate::Park { sequence, .. } => {
+            Some(sequence.cast_signed())
+        }
+        HeadUpdate::Next | HeadUpdate::Discard { .. } => None,
+    };
+    let (placed, sequences): (Vec<&Outcome>, Vec<i64>) = outcomes.iter().filter_map(|outcome| Some((outcome, kept(outcome)?))).unzip();
+    if placed.is_empty() {
+        return Ok(());
+    }
+    fenced_query(PLACE, &placed, me).bind(sequences).bind(history.hashes(&placed)).execute(conn).await.map(drop)
 }
 
 /// Writes the events that are discarded, or those that are parked.
@@ -221,12 +242,7 @@ async fn put_away(conn: &mut PgConnection, me: &PublisherRegistration, outcomes:
     query.execute(conn).await.map(drop)
 }
 
-async fn fail(
-    conn: &mut PgConnection,
-    me: &PublisherRegistration,
-    history: &CommitHistory,
-    outcomes: &[Outcome],
-) -> Result<u64, sqlx::Error> {
+async fn fail(conn: &mut PgConnection, me: &PublisherRegistration, outcomes: &[Outcome]) -> Result<u64, sqlx::Error> {
     let (mut failed, mut attempts, mut failures, mut retry_in, mut blocked, mut errors, mut sequences) =
         (vec![], vec![], vec![], vec![], vec![], vec![], vec![]);
     for outcome in outcomes {
@@ -248,7 +264,6 @@ async fn fail(
     if failed.is_empty() {
         return Ok(0);
     }
-    fenced_query(PLACE, &failed, me).bind(&sequences).bind(history.hashes(&failed)).execute(&mut *conn).await?;
     let fail = fenced_query(FAIL, &failed, me).bind(attempts).bind(failures).bind(retry_in);
     Ok(fail.bind(blocked).bind(errors).bind(sequences).execute(conn).await?.rows_affected())
 }

@@ -23,14 +23,13 @@ const CARRIER: &str =
 /// $1 epoch.
 const LIFT_SLOTS: &str = "UPDATE outbox_slot SET incarnation = NULL, epoch = 1 + greatest(epoch, $1)";
 
-/// The highest sequence in the outbox: of what is delivered, what waits, and what writers noted. In a copy without the values of sequence
+/// The highest sequence in the outbox: of its events, and of what writers and publishers noted (a column that schema 6 lacks). In a copy without the values of sequence
 /// objects the next number would not be above it, and the trigger refuses such numbers.
 const HIGHEST: &str = "SELECT greatest(
         (SELECT max(last_seq) FROM outbox_aggregate),
         (SELECT max(done_seq) FROM outbox_head),
-        (SELECT max(e.seq) FROM (
-            SELECT aggregate FROM outbox_head WHERE listed UNION ALL SELECT id FROM outbox_aggregate WHERE last_seq <> drained_seq
-        ) AS h CROSS JOIN LATERAL (SELECT o.seq FROM outbox AS o WHERE o.aggregate = h.aggregate ORDER BY o.seq DESC LIMIT 1) AS e),
+        (SELECT max(seq) FROM outbox),
+        (SELECT (to_jsonb(m) ->> 'highest')::bigint FROM outbox_meta AS m),
         0)";
 
 /// $1 sequence. The next number is the one above it, unless the next number is above it already: then no row is returned. Numbers that

@@ -6,19 +6,23 @@ use crate::store::sql::{Migration, StatementError, migration, refuse_newer, requ
 use crate::{Error, ErrorKind};
 
 /// The schema version that this version of the crate reads and writes.
-pub const SCHEMA_VERSION: i64 = 6;
+pub const SCHEMA_VERSION: i64 = 7;
 
-/// The version in the middle of an upgrade from 4, on which publishers of both sides work.
+/// The versions in the middle of an upgrade, on which publishers of both sides work: from 4 to 6, and from 6.
 const HALF_MIGRATED: i64 = 5;
+const BEFORE: i64 = 6;
+/// The first one in which publishers note numbers that were drawn.
+pub(super) const NOTES_NUMBERS: i64 = 7;
 
 /// All migrations, in order.
-pub const MIGRATIONS: [Migration; 6] = [
+pub const MIGRATIONS: [Migration; 7] = [
     migration!(1, "postgres/0001_outbox"),
     migration!(2, "postgres/0002_dead_letters"),
     migration!(3, "postgres/0003_identity"),
     migration!(4, "postgres/0004_timeline"),
     migration!(5, "postgres/0005_both"),
     migration!(6, "postgres/0006_numbers"),
+    migration!(7, "postgres/0007_forget"),
 ];
 
 /// The oldest supported server, in the format of `server_version_num`.
@@ -27,8 +31,8 @@ const SERVER_MIN: i32 = 130_000;
 /// Prevents concurrent migrations, because two processes that create the same table disturb each other. The lock's number is arbitrary.
 const ONE_AT_A_TIME: &str = "SELECT pg_advisory_xact_lock(7738157320411812468)";
 
-/// Brings the schema up to date; several processes may do so at once. The last step waits for the transactions that use the outbox at that
-/// moment, for minutes if need be, and fails while a publisher of schema 4 is alive: then the schema stays half migrated, and everybody goes on.
+/// Brings the schema up to date; several processes may do so at once. Step 6 waits for the transactions that use the outbox at that moment, for
+/// minutes if need be. Steps 6 and 7 fail while a publisher of an earlier version is alive: then the schema stays half migrated, and all go on.
 pub(super) async fn migrate(conn: &mut PgConnection) -> Result<(), StatementError> {
     require_server(conn).await?;
     for migration in &MIGRATIONS {
@@ -47,13 +51,15 @@ pub(super) async fn migrate(conn: &mut PgConnection) -> Result<(), StatementErro
 /// Fails unless the schema is this version's, or half migrated to it, which is logged.
 pub(super) async fn check(conn: &mut PgConnection) -> Result<(), StatementError> {
     let found = version(conn).await?;
-    if found != HALF_MIGRATED {
-        return Ok(require_schema(found, SCHEMA_VERSION, "it has no outbox where its search_path leads")?);
-    }
+    let price = match found {
+        HALF_MIGRATED => "writers pay more than before",
+        BEFORE => "publishers are slower than they could be",
+        _ => return Ok(require_schema(found, SCHEMA_VERSION, "it has no outbox where its search_path leads")?),
+    };
     let database: String = sqlx::query_scalar("SELECT current_database()::text").fetch_one(conn).await?;
     tracing::warn!(
-        "outbox in {database}: half migrated, at schema {HALF_MIGRATED}. All goes on, but writers pay more than before: upgrade the publishers \
-         of earlier versions, then run `shardwise outbox init`"
+        "outbox in {database}: half migrated, at schema {found}. All goes on, but {price}: upgrade the publishers of earlier versions, then run \
+         `shardwise outbox init`"
     );
     Ok(())
 }

@@ -36,11 +36,18 @@ const OLD_BEYOND: &str = "SELECT coalesce(bool_or(p.created_at < statement_times
         SELECT created_at FROM outbox WHERE position >= $1::bigint + 1 + div((o.last - $1)::numeric * g.n, $3)::bigint ORDER BY position LIMIT 1
     ) AS p";
 
-/// $1 aggregate, $2 aggregates to visit, $3 rows at most. Pending rows are not visited, however many there are.
-const DELIVERED: &str = "WITH looked AS MATERIALIZED (
-        SELECT a.id AS aggregate, coalesce(h.done_seq, a.drained_seq) AS done_seq FROM (
-            SELECT id, drained_seq FROM outbox_aggregate WHERE id > $1 ORDER BY id LIMIT $2
-        ) AS a LEFT JOIN outbox_head AS h ON h.aggregate = a.id
+/// $1 aggregate, $2 aggregates to visit, $3 rows at most. Each aggregate that has rows is one seek. Pending rows are not visited, however many
+/// there are.
+const DELIVERED: &str = concat!(
+    "WITH RECURSIVE present AS (
+        (SELECT aggregate FROM outbox WHERE aggregate > $1 ORDER BY aggregate LIMIT 1)
+        UNION ALL
+        SELECT (SELECT o.aggregate FROM outbox AS o WHERE o.aggregate > p.aggregate ORDER BY o.aggregate LIMIT 1) FROM present AS p
+        WHERE p.aggregate IS NOT NULL
+    ), looked AS MATERIALIZED (
+        SELECT p.aggregate, d.done_seq FROM (SELECT aggregate FROM present WHERE aggregate IS NOT NULL LIMIT $2) AS p CROSS JOIN LATERAL ",
+    delivered!("p.aggregate"),
+    " AS d
     ), done AS MATERIALIZED (
         SELECT l.aggregate, e.position FROM looked AS l CROSS JOIN LATERAL (
             SELECT o.position FROM outbox AS o WHERE o.aggregate = l.aggregate AND o.seq <= l.done_seq AND o.parked_at IS NULL
@@ -52,7 +59,8 @@ const DELIVERED: &str = "WITH looked AS MATERIALIZED (
             SELECT o.position FROM done AS t JOIN outbox AS o ON o.position = t.position FOR UPDATE OF o SKIP LOCKED
         ) AS old WHERE d.position = old.position RETURNING true
     )
-    SELECT count(*), max(aggregate), (SELECT count(*) FROM done), (SELECT max(aggregate) FROM done), (SELECT count(*) FROM gone) FROM looked";
+    SELECT count(*), max(aggregate), (SELECT count(*) FROM done), (SELECT max(aggregate) FROM done), (SELECT count(*) FROM gone) FROM looked"
+);
 
 pub(super) async fn sweep(conn: &mut PgConnection, retention: Duration, position: i64, limit: usize) -> Result<SweepResult, sqlx::Error> {
     let limit = signed(limit);

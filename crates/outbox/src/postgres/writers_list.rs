@@ -4,31 +4,34 @@
 //! An aggregate with such a row is delivered as far as `done_seq` there says, one without as far as `drained_seq` says. While the row is
 //! listed, the aggregate is read by its hash, and nothing of it is read here.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use shardwise::{ShardKey, slot_of};
 use sqlx::PgConnection;
 
 use super::error::gave_way;
-use super::events::{collect, with_events};
+use super::events::{ListedAggregate, RowHeads, collect, event_columns, pending_events};
 use super::list_cursor::{BEGINNING, ListCursor, ListPlace};
 use super::record::short_of_a_deadlock;
 use crate::AggregateId;
 use crate::store::rows::RunCollector;
-use crate::store::sql::{from_ordered, signed, to_ordered};
-use crate::store::{FetchRequest, PublisherRegistration};
+use crate::store::sql::{from_ordered, signed, small, to_ordered, unsigned};
+use crate::store::{FetchRequest, Hold, PublisherRegistration};
 
 /// The most keys of one statement, and the statements of one reading: what is behind them is read next.
 pub(super) const KEYS: usize = 1_000;
 const PAGES: usize = 10;
 
-/// How far the aggregate `$of` is delivered, one lookup in each table.
+/// How far the aggregate `$of` is delivered, one lookup in each table. One without a row is forgotten, and all of its events are delivered; but
+/// not where rows have come without their aggregates, as by logical replication: then the floor is not set.
 #[rustfmt::skip]
 macro_rules! delivered {
     ($of:literal) => {
         concat!(
-            "(SELECT coalesce(h.done_seq, a.drained_seq) AS done_seq FROM outbox_aggregate AS a LEFT JOIN outbox_head AS h ON h.aggregate = a.id
-              WHERE a.id = ", $of, " OFFSET 0)"
+            "(SELECT coalesce(
+                (SELECT coalesce(h.done_seq, a.drained_seq) FROM outbox_aggregate AS a LEFT JOIN outbox_head AS h ON h.aggregate = a.id
+                 WHERE a.id = ", $of, " OFFSET 0),
+                CASE WHEN (SELECT is_called FROM outbox_floor) THEN 9223372036854775807 END) AS done_seq)"
         )
     };
 }
@@ -58,29 +61,26 @@ macro_rules! writers_list {
 }
 pub(super) use writers_list;
 
-/// $1 number and $2 aggregate to begin behind, $3 how many. Returns also whether the aggregate is on the publishers' list. Public for the
-/// test that reads the plan.
+/// $1 incarnation.
+const HELD: &str = "SELECT coalesce(array_agg(slot), '{}'), coalesce(array_agg(epoch), '{}') FROM outbox_slot WHERE incarnation = $1";
+
+/// $1 number and $2 aggregate to begin behind, $3 how many. Returns also whether the aggregate is on the publishers' list, and how far it is
+/// delivered. Public for the test that reads the plan.
 pub const LISTED: &str = "
-    SELECT a.id, a.key, a.last_seq, l.listed FROM (
-        SELECT id, key, last_seq FROM outbox_aggregate
+    SELECT a.id, a.key, a.last_seq, h.listed IS TRUE, coalesce(h.done_seq, a.drained_seq) FROM (
+        SELECT id, key, last_seq, drained_seq FROM outbox_aggregate
         WHERE last_seq <> drained_seq AND (last_seq, id) > ($1, $2) AND (SELECT schema_version FROM outbox_meta) >= 6
         ORDER BY last_seq, id LIMIT $3
-    ) AS a CROSS JOIN LATERAL (SELECT EXISTS (SELECT 1 FROM outbox_head AS h WHERE h.aggregate = a.id AND h.listed) AS listed OFFSET 0) AS l";
+    ) AS a LEFT JOIN outbox_head AS h ON h.aggregate = a.id";
 
-/// The columns of `FETCH`. $1 incarnation, $2 aggregates with their $3 hashes and $4 slots, $5 events at most, $6 the size in bytes above
-/// which an event comes without its payload and headers. Where each is delivered is read with its events, because it may have been struck
-/// off since the writers' list was read. Public for the test that reads the plan.
-pub const DIRECT: &str = with_events!(
-    "SELECT s.slot, s.epoch, false AS due, g.aggregate, g.hash, d.done_seq, 0::bigint AS attempts, 0::bigint AS failures,
-            NULL::timestamptz AS failing_since, NULL::timestamptz AS attempted_at
-     FROM unnest($2::bigint[], $3::bigint[], $4::bigint[]) AS g (aggregate, hash, slot)
-     CROSS JOIN LATERAL (SELECT t.slot, t.epoch FROM outbox_slot AS t WHERE t.slot = g.slot AND t.incarnation = $1 OFFSET 0) AS s
-     CROSS JOIN LATERAL (
-        SELECT coalesce(h.done_seq, a.drained_seq) AS done_seq FROM outbox_aggregate AS a LEFT JOIN outbox_head AS h ON h.aggregate = a.id
-        WHERE a.id = g.aggregate AND h.listed IS NOT TRUE OFFSET 0
-     ) AS d",
-    "$5",
-    "$6"
+/// The events of listed aggregates. $1 aggregates and $2 the sequences up to which they are delivered, $3 events at most, $4 the size in bytes
+/// above which an event comes without its payload and headers. Public for the test that reads the plan.
+pub const DIRECT: &str = concat!(
+    "SELECT g.place, ",
+    event_columns!("$4"),
+    " FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS g (aggregate, done_seq, place) LEFT JOIN LATERAL ",
+    pending_events!("g", "$3::bigint"),
+    " AS e ON true LIMIT $3"
 );
 
 /// $1 aggregates and $2 their hashes. They move to the publishers' list, unless a writer or another publisher holds a row of them: a reading
@@ -124,12 +124,16 @@ impl ListReading {
     /// A writer may list an aggregate again during the reading, behind the place where it was.
     fn leaves(&mut self, aggregate: AggregateId, hash: i64) {
         if self.known.insert(aggregate) {
-            self.leaving.add(aggregate, hash, 0);
+            self.leaving.aggregates.push(aggregate);
+            self.leaving.hashes.push(hash);
         }
     }
 }
 
 /// Reads the writers' list once around, as far as there is room.
+///
+/// The holds are read first, and then the list with how far each aggregate is delivered. So what is read of the list is later than any mark
+/// of a former holder of the slot, and only this publisher can have marked more since: it leaves out what it has in flight.
 pub(super) async fn read(
     cursor: &ListCursor,
     conn: &mut PgConnection,
@@ -138,6 +142,7 @@ pub(super) async fn read(
     reading: &mut RunCollector,
 ) -> Result<ListReading, sqlx::Error> {
     let (begun, old_through) = cursor.begin(request.after.is_none());
+    let held = held(conn, me, &request.except_slots).await?;
     let except: HashSet<AggregateId> = request.except_aggregates.iter().copied().collect();
     let (mut at, mut has_wrapped, mut highest, mut passed_end) = (begun, begun == BEGINNING, i64::MIN, false);
     let mut list = ListReading { is_whole: false, goes_on: false, leaving: HashedAggregates::default(), known: HashSet::new() };
@@ -146,13 +151,13 @@ pub(super) async fn read(
             break;
         }
         let most = if turn == 0 { cursor.first_page() } else { KEYS };
-        let page: Vec<(AggregateId, String, i64, bool)> =
+        let page: Vec<(AggregateId, String, i64, bool, i64)> =
             sqlx::query_as(LISTED).bind(at.0).bind(at.1).bind(signed(most)).fetch_all(&mut *conn).await?;
-        let (is_last, end) = (page.len() < most, page.last().map_or(at, |(id, _, number, _)| (*number, *id)));
+        let (is_last, end) = (page.len() < most, page.last().map_or(at, |(id, _, number, ..)| (*number, *id)));
         highest = highest.max(end.0);
-        let places: Vec<ListPlace> = page.iter().map(|(id, _, number, _)| (*number, *id)).collect();
-        let (mut new, mut old) = (HashedAggregates::default(), Vec::new());
-        for (id, key, number, is_listed) in page {
+        let places: Vec<ListPlace> = page.iter().map(|(id, _, number, ..)| (*number, *id)).collect();
+        let (mut new, mut old) = (Vec::new(), Vec::new());
+        for (id, key, number, is_listed, done) in page {
             if has_wrapped && begun != BEGINNING && (number, id) > begun {
                 break;
             }
@@ -161,15 +166,15 @@ pub(super) async fn read(
                 list.leaves(id, hash);
             } else if !except.contains(&id) {
                 let slot = slot_of(from_ordered(hash), me.slots);
-                if !request.except_slots.contains(&slot) {
-                    new.add(id, hash, slot);
+                if let Some(epoch) = held.get(&slot) {
+                    new.push(ListedAggregate { aggregate: id, done, hold: Hold { slot, epoch: *epoch } });
                 }
                 if number <= old_through {
                     old.push((id, hash, (number, id)));
                 }
             }
         }
-        let stopped = read_events(conn, me, new, reading).await?.map(|stopped| places.iter().position(|(_, id)| *id == stopped));
+        let stopped = read_events(conn, &new, reading).await?.map(|stopped| places.iter().position(|(_, id)| *id == stopped));
         if turn == 0 && (stopped.is_some() || !is_last) {
             cursor.paged(stopped.flatten());
         }
@@ -195,51 +200,44 @@ pub(super) async fn read(
     Ok(list)
 }
 
-/// Aggregates with their hashes and slots, as a statement's arrays.
+/// Aggregates with their hashes, as a statement's arrays.
 #[derive(Default)]
 struct HashedAggregates {
     aggregates: Vec<AggregateId>,
     hashes: Vec<i64>,
-    slots: Vec<i64>,
 }
 
-impl HashedAggregates {
-    fn add(&mut self, aggregate: AggregateId, hash: i64, slot: u32) {
-        self.aggregates.push(aggregate);
-        self.hashes.push(hash);
-        self.slots.push(i64::from(slot));
+/// The slots that this publisher holds, but for `except`, with their epochs.
+async fn held(conn: &mut PgConnection, me: &PublisherRegistration, except: &[u32]) -> Result<HashMap<u32, u64>, sqlx::Error> {
+    let (slots, epochs): (Vec<i64>, Vec<i64>) = sqlx::query_as(HELD).bind(me.incarnation.to_string()).fetch_one(conn).await?;
+    let mut held: HashMap<u32, u64> = slots.into_iter().map(small).zip(epochs.into_iter().map(unsigned)).collect();
+    for slot in except {
+        held.remove(slot);
     }
+    Ok(held)
 }
 
-/// Reads the events of those whose slots this publisher holds. Returns the last aggregate read if a limit cut it short.
+/// Reads the events of these. Returns the last aggregate read if a limit cut it short.
 async fn read_events(
     conn: &mut PgConnection,
-    me: &PublisherRegistration,
-    new: HashedAggregates,
+    new: &[ListedAggregate],
     reading: &mut RunCollector,
 ) -> Result<Option<AggregateId>, sqlx::Error> {
-    if new.aggregates.is_empty() {
+    if new.is_empty() {
         return Ok(None);
     }
     let limit = signed(reading.events_left);
-    let query = sqlx::query(DIRECT)
-        .bind(me.incarnation.to_string())
-        .bind(new.aggregates)
-        .bind(new.hashes)
-        .bind(new.slots)
-        .bind(limit)
-        .bind(signed(reading.bytes_left / reading.events_left.max(1)));
-    // The place among the hashes is not moved by what is read here.
-    let last_hash = reading.last_hash;
-    let collected = collect(conn, query, reading).await?;
-    reading.last_hash = last_hash;
+    let (aggregates, done): (Vec<i64>, Vec<i64>) = new.iter().map(|one| (one.aggregate, one.done)).unzip();
+    let bytes = signed(reading.bytes_left / reading.events_left.max(1));
+    let query = sqlx::query(DIRECT).bind(aggregates).bind(done).bind(limit).bind(bytes);
+    let collected = collect(conn, query, RowHeads::Given(new), reading).await?;
     let is_cut = !collected.is_whole || collected.rows >= limit || reading.bytes_left == 0;
     Ok(collected.last.filter(|_| is_cut))
 }
 
 /// Moves aggregates to the publishers' list, at most as many as one statement reads.
 pub(super) async fn hand_over(cursor: &ListCursor, conn: &mut PgConnection, reading: &ListReading) -> Result<(), sqlx::Error> {
-    let HashedAggregates { aggregates, hashes, .. } = &reading.leaving;
+    let HashedAggregates { aggregates, hashes } = &reading.leaving;
     let (some, turn) = (aggregates.len().min(KEYS), cursor.turn(aggregates.len()));
     let these = |list: &[i64]| list.iter().cycle().skip(turn).take(some).copied().collect::<Vec<_>>();
     match sqlx::query(HAND_OVER).bind(these(aggregates)).bind(these(hashes)).execute(conn).await {

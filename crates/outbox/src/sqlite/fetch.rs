@@ -104,7 +104,7 @@ async fn read(
     let mut rows = query.fetch(&store.readers);
     while let Some(row) = rows.try_next().await.at(store)? {
         let further = row.try_get_unchecked(17).at(store)?;
-        reading.add::<LossyText, _>(&row, is_due, further, body).at(store)?;
+        reading.add_with_head::<LossyText, _>(&row, is_due, further, body).at(store)?;
         if reading.events_left == 0 || reading.bytes_left == 0 {
             return Ok(false);
         }

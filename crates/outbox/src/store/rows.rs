@@ -109,11 +109,25 @@ impl From<Backlog> for Status {
 /// An event's payload and headers.
 pub(crate) type EventBody = (Payload, Option<String>);
 
+/// The aggregate of a row.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RowHead {
+    pub(crate) aggregate: AggregateId,
+    /// The sequence up to which it is done.
+    pub(crate) done: i64,
+    /// Its newest sequence; `None` if the store does not know it.
+    pub(crate) last: Option<i64>,
+    /// The sequence at which its events continue if the row has none.
+    pub(crate) further: Option<i64>,
+    /// Whether the row is that of a retry: the events behind it are not read.
+    pub(crate) is_due: bool,
+}
+
 /// Collects the rows of a fetch into runs, within the limits of the reading.
 ///
-/// The columns from 0 on: slot, epoch, aggregate, hash, the sequence up to which it is done, its newest sequence (NULL if the store does
-/// not know it), attempts, failures, milliseconds since the first and the last failure; of the event sequence, id, aggregate type and id,
-/// type, time of writing and original sequence. They are read unchecked,
+/// An event has these columns, next to each other: sequence, id, aggregate type and id, type, time of writing and original sequence. A row of
+/// [`RunCollector::add_with_head`] has ten columns before them: slot, epoch, aggregate, hash, the sequence up to which it is done, its newest sequence
+/// (NULL if the store does not know it), attempts, failures, milliseconds since the first and the last failure. All are read unchecked,
 /// because checking each value costs as much as reading it: PostgreSQL's types are those of our statement, and SQLite's schema checks the
 /// texts. A number of another type, which only a hand can write, is read as SQLite converts it.
 pub(crate) struct RunCollector {
@@ -146,9 +160,8 @@ impl RunCollector {
         self.former.extend(self.runs.iter().map(|run| run.aggregate));
     }
 
-    /// Adds a row; `is_due` if it is a retry's, outside the order of hashes. `further` is the sequence at which events continue if the row
-    /// has none. Returns whether an event was added.
-    pub(crate) fn add<'r, T, R>(
+    /// Adds a row that begins with the columns of a head. Returns whether an event was added.
+    pub(crate) fn add_with_head<'r, T, R>(
         &mut self,
         row: &'r R,
         is_due: bool,
@@ -161,9 +174,41 @@ impl RunCollector {
         i64: Decode<'r, R::Database>,
         T: Decode<'r, R::Database> + Into<String>,
     {
+        let (aggregate, done, last) = (row.try_get_unchecked(2)?, row.try_get_unchecked(4)?, row.try_get_unchecked(5)?);
+        if !is_due && self.bytes_left > 0 {
+            self.last_hash = Some(row.try_get_unchecked(3)?);
+        }
+        let rest = || {
+            let hold = Hold { slot: small(row.try_get_unchecked(0)?), epoch: unsigned(row.try_get_unchecked(1)?) };
+            let trouble = HeadTrouble {
+                attempts: small(row.try_get_unchecked(6)?),
+                failures: small(row.try_get_unchecked(7)?),
+                failing_for: row.try_get_unchecked::<Option<i64>, _>(8)?.map(ago),
+                attempted_ago: row.try_get_unchecked::<Option<i64>, _>(9)?.map(ago),
+            };
+            Ok((hold, trouble))
+        };
+        self.add::<T, R>(row, RowHead { aggregate, done, last, further, is_due }, rest, 10, body)
+    }
+
+    /// Adds a row whose event begins at the column `event`; `rest` are the hold and the failures of a run that begins with it. Returns
+    /// whether an event was added.
+    pub(crate) fn add<'r, T, R>(
+        &mut self,
+        row: &'r R,
+        RowHead { aggregate, done, last, further, is_due }: RowHead,
+        rest: impl FnOnce() -> Result<(Hold, HeadTrouble), sqlx::Error>,
+        event: usize,
+        body: impl FnOnce(&'r R) -> Result<EventBody, sqlx::Error>,
+    ) -> Result<bool, sqlx::Error>
+    where
+        R: Row,
+        usize: ColumnIndex<R>,
+        i64: Decode<'r, R::Database>,
+        T: Decode<'r, R::Database> + Into<String>,
+    {
         // Rows deleted by hand leave an empty row in place of an event; it counts against the limit too.
         self.events_left = self.events_left.saturating_sub(1);
-        let aggregate: i64 = row.try_get_unchecked(2)?;
         if self.bytes_left == 0 {
             // A large event counts only after it was added.
             if let Some(run) = self.runs.last_mut().filter(|run| run.aggregate == aggregate) {
@@ -171,14 +216,10 @@ impl RunCollector {
             }
             return Ok(false);
         }
-        let (done, last): (i64, Option<i64>) = (row.try_get_unchecked(4)?, row.try_get_unchecked(5)?);
-        if !is_due {
-            self.last_hash = Some(row.try_get_unchecked(3)?);
-        }
         if self.former.contains(&aggregate) {
             return Ok(false);
         }
-        let sequence: Option<i64> = row.try_get_unchecked(10)?;
+        let sequence: Option<i64> = row.try_get_unchecked(event)?;
         // Without a newest sequence, the row shows whether there is an event.
         let newest = last.or(sequence).unwrap_or(done);
         if done >= newest {
@@ -186,15 +227,11 @@ impl RunCollector {
             return Ok(false);
         }
         if self.runs.last().is_none_or(|run| run.aggregate != aggregate) {
+            let (hold, trouble) = rest()?;
             self.runs.push(EventRun {
                 aggregate,
-                hold: Hold { slot: small(row.try_get_unchecked(0)?), epoch: unsigned(row.try_get_unchecked(1)?) },
-                trouble: HeadTrouble {
-                    attempts: small(row.try_get_unchecked(6)?),
-                    failures: small(row.try_get_unchecked(7)?),
-                    failing_for: row.try_get_unchecked::<Option<i64>, _>(8)?.map(ago),
-                    attempted_ago: row.try_get_unchecked::<Option<i64>, _>(9)?.map(ago),
-                },
+                hold,
+                trouble,
                 // Missing events were deleted by hand.
                 through: unsigned(if sequence.is_some() { done } else { further.map_or(newest, |further| further - 1) }),
                 more: sequence.is_none() && further.is_some(),
@@ -210,15 +247,15 @@ impl RunCollector {
         let text = |column: usize| row.try_get_unchecked::<T, _>(column).map(Into::into);
         let (payload, headers) = body(row)?;
         let delivery = Delivery {
-            id: text(11)?,
-            aggregate_type: text(12)?,
-            aggregate_id: text(13)?,
-            event_type: text(14)?,
+            id: text(event + 1)?,
+            aggregate_type: text(event + 2)?,
+            aggregate_id: text(event + 3)?,
+            event_type: text(event + 4)?,
             payload,
             headers,
-            created_at_unix_ms: row.try_get_unchecked(15)?,
+            created_at_unix_ms: row.try_get_unchecked(event + 5)?,
             sequence,
-            replayed: row.try_get_unchecked::<Option<i64>, _>(16)?.map(unsigned),
+            replayed: row.try_get_unchecked::<Option<i64>, _>(event + 6)?.map(unsigned),
             slot: run.hold.slot,
             epoch: run.hold.epoch,
             aggregate,

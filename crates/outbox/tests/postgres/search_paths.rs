@@ -95,6 +95,7 @@ async fn what_a_writer_puts_before_the_servers_own_is_not_used() {
     assert!(error.contains("headers must be a JSON object"), "{error}");
     run(&mut operator, "UPDATE public.outbox SET headers = '{}'".to_owned()).await;
     assert_eq!(delivered(&outbox).await.len(), 8);
+    run(&mut writer, inserting("payload", "'order', 'new', 't', '{}'")).await;
     outbox.execute("ALTER SEQUENCE outbox_order RESTART").await;
     let error = refused(&mut writer, inserting("payload", "'order', 'new', 't', '{}'")).await;
     assert!(error.contains("the sequence outbox_order fell back"), "{error}");

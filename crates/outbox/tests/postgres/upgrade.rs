@@ -1,4 +1,4 @@
-//! From schema 4 to schema 6 and back, while writers write and publishers of both versions publish.
+//! From schema 4 to schema 7 and back, while writers write and publishers of both versions publish.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex};
@@ -175,9 +175,9 @@ async fn ends(mut conn: PgConnection, aggregate: &str) {
     conn.execute("COMMIT").await.unwrap();
 }
 
-/// From 4 to 6: a publisher of version 4 hands over to a new one, and one transaction stays open all the way.
+/// From 4 to 7: a publisher of version 4 hands over to a new one, and one transaction stays open all the way.
 async fn up(outbox: &Outbox, log: &Log, former: RunningFormer, retention: Duration) -> Running {
-    let [both, numbers] = &postgres::MIGRATIONS[4..] else { panic!("schemas 5 and 6") };
+    let [both, numbers, forget] = &postgres::MIGRATIONS[4..] else { panic!("schemas 5 to 7") };
     let open = stays_open(outbox, "open-up").await;
     migrated("up to 5", migrating(outbox, both.up)).await;
     log.goes_on("with the former publisher at schema 5").await;
@@ -199,12 +199,16 @@ async fn up(outbox: &Outbox, log: &Log, former: RunningFormer, retention: Durati
     reader.execute("COMMIT").await.unwrap();
     migrated("up to 6", migration).await;
     log.goes_on("at schema 6").await;
+    migrated("up to 7", migrating(outbox, forget.up)).await;
+    log.goes_on("at schema 7").await;
     newer
 }
 
-/// From 6 to 4: the new publisher hands over to one of version 4.
+/// From 7 to 4: the new publisher hands over to one of version 4.
 async fn down(outbox: &Outbox, log: &Log, newer: Running, incarnation: &str) -> RunningFormer {
-    let [both, numbers] = &postgres::MIGRATIONS[4..] else { panic!("schemas 5 and 6") };
+    let [both, numbers, forget] = &postgres::MIGRATIONS[4..] else { panic!("schemas 5 to 7") };
+    migrated("down to 6", migrating(outbox, forget.down)).await;
+    log.goes_on("at schema 6 again").await;
     let open = stays_open(outbox, "open-numbers").await;
     let migration = migrating(outbox, numbers.down);
     log.goes_on("while the way to schema 5 waits for the open transaction").await;
@@ -240,7 +244,7 @@ async fn up_and_down_and_up_again_nothing_is_lost_and_the_order_is_that_of_the_c
     writers.stop().await;
     log.is_complete(&outbox).await;
     running.stop().await;
-    assert_eq!(outbox.execute("SELECT schema_version FROM outbox_meta").await[0][0].as_deref(), Some("6"));
+    assert_eq!(outbox.execute("SELECT schema_version FROM outbox_meta").await[0][0].as_deref(), Some("7"));
 }
 
 /// `init` goes as far as it can, and says what is in its way; a half migrated outbox works, and says so.
@@ -249,7 +253,7 @@ async fn an_outbox_stays_half_migrated_while_a_former_publisher_lives_and_says_w
     let (outbox, log) = (of_schema_4().await, Log::default());
     outbox.insert(events("a", 1..=2)).await;
     let refused = PostgresStore::open(outbox.config()).await.unwrap_err();
-    assert!(refused.to_string().ends_with("its schema is 4, this version needs 6: run `shardwise outbox init`"), "{refused}");
+    assert!(refused.to_string().ends_with("its schema is 4, this version needs 7: run `shardwise outbox init`"), "{refused}");
     let former = Former::register(&outbox, "first", &log).await.unwrap();
     let refused = PostgresStore::init(outbox.config()).await.unwrap_err();
     let said = "publishers of an earlier version are alive (former). The outbox stays at schema 5, where writers and all publishers go on: \
@@ -265,7 +269,22 @@ async fn an_outbox_stays_half_migrated_while_a_former_publisher_lives_and_says_w
     assert_eq!(crate::publishing::delivered(&outbox).await.len(), 3);
     drop(former);
     outbox.execute("DELETE FROM outbox_publisher").await;
+    // As a publisher of schema 6 announces itself.
+    let older = "INSERT INTO outbox_publisher (incarnation, publisher, seen_at, ttl, schema) VALUES ('x', 'older', now(), '1 hour', 6)";
+    outbox.execute(older).await;
+    let refused = PostgresStore::init(outbox.config()).await.unwrap_err();
+    let said = "publishers of an earlier version are alive (older). The outbox stays at schema 6, where writers and all publishers go on: \
+                upgrade these publishers, then run `shardwise outbox init` again";
+    assert!(refused.kind() == ErrorKind::Schema && refused.to_string().contains(said), "{refused}");
+    let (lines, guard) = Said::start();
+    outbox.store().await.close().await;
+    drop(guard);
+    let told = "half migrated, at schema 6. All goes on, but publishers are slower than they could be";
+    assert!(lines.lines().iter().any(|line| line.contains("WARN") && line.contains(told)), "{:?}", lines.lines());
+    outbox.execute("UPDATE outbox_publisher SET seen_at = now() - interval '2 hours'").await;
     PostgresStore::init(outbox.config()).await.unwrap().close().await;
+    let refused = outbox.database.execute(older).await.unwrap_err().to_string();
+    assert!(refused.contains("this publisher is older than the outbox: upgrade it"), "{refused}");
     let (lines, guard) = Said::start();
     outbox.store().await.close().await;
     drop(guard);

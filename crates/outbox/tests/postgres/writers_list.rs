@@ -42,10 +42,14 @@ async fn an_aggregate_with_one_event_leaves_no_row_of_the_publishers() {
         // Repeated, as after an answer that was lost.
         assert_eq!(store.record(&me, &outcomes, n == 3).await.unwrap(), []);
         assert_eq!(outbox.execute(LISTED).await.len(), 0, "struck off");
-        assert_eq!(number(&outbox, HEADS).await, 0);
+        assert_eq!((number(&outbox, HEADS).await, number(&outbox, "SELECT count(*) FROM outbox_aggregate").await), (0, 0), "forgotten");
         assert_eq!(read(&store, &me).await, []);
     }
-    assert_eq!(number(&outbox, "SELECT count(*) FROM outbox").await, 0, "deleted with the last mark, the former ones too");
+    assert_eq!(number(&outbox, "SELECT count(*) FROM outbox").await, 4, "the last ones are deleted with their marks");
+    let swept = store.sweep(Duration::ZERO, 0, 3).await.unwrap();
+    assert_eq!((swept.deleted, swept.resume.is_some()), (3, true));
+    let swept = store.sweep(Duration::ZERO, swept.resume.unwrap(), 3).await.unwrap();
+    assert_eq!((swept.deleted, swept.resume), (1, None), "the events of forgotten aggregates are all delivered");
 }
 
 #[tokio::test]
@@ -237,11 +241,15 @@ async fn what_is_on_the_writers_list_survives_the_way_down_and_up_again() {
     assert_eq!(store.record(&me, &[outcome], false).await.unwrap(), []);
     store.leave(&me).await.unwrap();
     store.close().await;
-    let [.., numbers] = &postgres::MIGRATIONS[..] else { panic!("schema 6") };
-    outbox.execute(&format!("BEGIN; {}; COMMIT", numbers.down)).await;
+    let [.., numbers, forget] = &postgres::MIGRATIONS[..] else { panic!("schemas 6 and 7") };
+    for down in [forget.down, numbers.down] {
+        outbox.execute(&format!("BEGIN; {down}; COMMIT")).await;
+    }
     assert_eq!(number(&outbox, "SELECT count(*) FROM outbox_head WHERE listed").await, 1, "of the aggregate that was on the writers' list");
     outbox.insert([events("a", 3..=3), events("b", 2..=2)].concat()).await;
-    outbox.execute(&format!("BEGIN; {}; COMMIT", numbers.up)).await;
+    for up in [numbers.up, forget.up] {
+        outbox.execute(&format!("BEGIN; {up}; COMMIT")).await;
+    }
     outbox.insert([events("a", 4..=4), events("b", 3..=3), events("c", 1..=1)].concat()).await;
     let arrived = delivered(&outbox).await;
     for (aggregate, expected) in [("a", &["a-1", "a-2", "a-3", "a-4"][..]), ("b", &["b-2", "b-3"]), ("c", &["c-1"])] {

@@ -130,17 +130,43 @@ async fn a_writer_learns_what_to_do_when_the_numbers_fell_back() {
     let outbox = Outbox::new().await;
     let store = outbox.store().await;
     store.enqueue_all(events("a", 1..=3)).await.unwrap();
-    let (me, _) = owner(&store, 1).await;
-    let runs = store.fetch(&me, &request()).await.unwrap().runs;
-    store.record(&me, &marked(&runs), false).await.unwrap();
     outbox.execute("ALTER SEQUENCE outbox_order RESTART").await;
     let error = store.enqueue_all(events("a", 4..=4)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Schema, "{error}");
-    for words in ["order/a has come to 3", "`shardwise outbox restored` with --epoch-above 0 and, for --sequence-above, the highest"] {
+    for words in ["order/a has come to 1", "`shardwise outbox restored` with --epoch-above 0 and, for --sequence-above, the highest"] {
         assert!(error.to_string().contains(words), "{words:?} is not in: {error}");
     }
     store.restored(0, 3).await.unwrap();
     store.enqueue_all(events("a", 4..=4)).await.unwrap();
     let arrived = delivered(&outbox).await;
-    assert!(arrived.len() == 1 && arrived[0].sequence > 3, "{arrived:?}");
+    assert!(arrived.len() == 4 && arrived[3].sequence > 3, "{arrived:?}");
+}
+
+/// A forgotten aggregate's row no longer shows a writer that its number is too low.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_publisher_notices_that_the_numbers_fell_back_and_every_event_is_refused() {
+    let outbox = Outbox::new().await;
+    let store = outbox.store().await;
+    store.enqueue_all(events("a", 1..=3)).await.unwrap();
+    let (me, _) = owner(&store, 1).await;
+    let runs = store.fetch(&me, &request()).await.unwrap().runs;
+    store.record(&me, &marked(&runs), false).await.unwrap();
+    assert!(matches!(store.touch(&me).await.unwrap(), TouchReply::Seen(_)));
+    outbox.execute("ALTER SEQUENCE outbox_order RESTART").await;
+    store.enqueue_all(events("a", 4..=4)).await.unwrap();
+    let said = "or a number was too low (outbox_floor is not set)";
+    for _ in 0..2 {
+        let error = store.touch(&me).await.unwrap_err();
+        assert!(error.kind() == ErrorKind::Schema && error.to_string().contains(said), "{error}");
+        let error = store.register(&me).await.unwrap_err();
+        assert!(error.kind() == ErrorKind::Schema && error.to_string().contains(said), "{error}");
+        let error = store.enqueue_all(events("b", 1..=1)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Schema, "{error}");
+    }
+    assert!(store.status().await.unwrap().needs_restored);
+    let restored = store.restored(0, 3).await.unwrap();
+    assert_eq!(restored.waiting, 1, "what was written since keeps its number");
+    store.enqueue_all(events("a", 5..=5)).await.unwrap();
+    let arrived = delivered(&outbox).await;
+    assert!(arrived.len() == 2 && arrived[1].sequence > 3, "{arrived:?}");
 }
