@@ -85,10 +85,11 @@ ALTER TABLE outbox_meta ADD COLUMN highest bigint NOT NULL DEFAULT 0;
 
 -- Strikes aggregates off that have no event behind `through`. A writer that came and went has left its event and no new version of the row, so
 -- the events are looked up by a second statement, behind the locks. It sees the publishers' rows that have come meanwhile as well. Without
--- such a row the aggregate is forgotten: its events in `outbox` are all delivered. Returns the aggregates that are struck off.
+-- such a row the aggregate is forgotten: its events in `outbox` are all delivered. A locked row stays in its place. Returns the aggregates that are struck off.
 CREATE OR REPLACE FUNCTION outbox_strike(aggregates bigint[], through bigint[]) RETURNS SETOF bigint
 LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 DECLARE
+    places tid[];
     free bigint[];
     behind bigint[];
 BEGIN
@@ -98,19 +99,19 @@ BEGIN
     -- SKIP LOCKED sometimes waits: see the publisher's statements.
     PERFORM set_config('lock_timeout',
         greatest(least(extract(epoch FROM current_setting('deadlock_timeout')::interval) * 250, 200), 1)::bigint::text, true);
-    SELECT array_agg(f.id), array_agg(f.done) INTO free, behind FROM (
-        SELECT a.id, g.done FROM unnest(aggregates, through) AS g (id, done) JOIN outbox_aggregate AS a ON a.id = g.id
+    SELECT array_agg(f.ctid), array_agg(f.id), array_agg(f.done) INTO places, free, behind FROM (
+        SELECT a.ctid, a.id, g.done FROM unnest(aggregates, through) AS g (id, done) JOIN outbox_aggregate AS a ON a.id = g.id
         FOR UPDATE OF a SKIP LOCKED
     ) AS f;
     -- Any other statement is looked at by a trigger of schema 6.
     PERFORM set_config('shardwise.strike', 'on', true);
     RETURN QUERY
         WITH idle AS MATERIALIZED (
-            SELECT g.id, g.done, EXISTS (SELECT 1 FROM outbox_head AS h WHERE h.aggregate = g.id) AS is_kept
-            FROM unnest(free, behind) AS g (id, done)
+            SELECT g.place, g.id, g.done, EXISTS (SELECT 1 FROM outbox_head AS h WHERE h.aggregate = g.id) AS is_kept
+            FROM unnest(places, free, behind) AS g (place, id, done)
             WHERE NOT EXISTS (SELECT 1 FROM outbox AS o WHERE o.aggregate = g.id AND o.seq > g.done)
         ), forgotten AS (
-            DELETE FROM outbox_aggregate AS a USING idle AS i WHERE a.id = i.id AND NOT i.is_kept RETURNING a.id
+            DELETE FROM outbox_aggregate AS a WHERE a.ctid = ANY (ARRAY(SELECT i.place FROM idle AS i WHERE NOT i.is_kept)) RETURNING a.id
         ), struck AS (
             UPDATE outbox_aggregate AS a SET last_seq = greatest(a.last_seq, i.done), drained_seq = greatest(a.last_seq, i.done)
             FROM idle AS i WHERE a.id = i.id AND i.is_kept RETURNING a.id, i.done

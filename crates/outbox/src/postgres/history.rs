@@ -302,21 +302,21 @@ impl CommitHistory {
             let newer = memory.read.remove(&outcome.aggregate);
             let Some(known) = newer.or_else(|| memory.read_before.remove(&outcome.aggregate)) else { continue };
             let through = done_through(outcome).filter(|_| !fenced.contains(&outcome.hold));
+            // Events behind that sequence may have been sent. A blocked one is the operator's, who may discard it.
+            let is_blocked = matches!(outcome.then, HeadUpdate::Block { .. });
+            if !is_blocked && through.is_none_or(|through| through < known.sequence) {
+                memory.read.insert(outcome.aggregate, known.clone());
+            }
             if let Some(through) = through {
                 let is_last = through == known.sequence;
                 marked.push(ConfirmedEvent {
                     sequence: through,
-                    id: known.id.clone().filter(|_| is_last),
+                    id: known.id.filter(|_| is_last),
                     asked_through: through,
                     kept_until_ms: known.kept_until_ms.filter(|_| is_last),
                     confirmed: Instant::now(),
-                    ..known.clone()
+                    ..known
                 });
-            }
-            // Events behind that sequence may have been sent. A blocked one is the operator's, who may discard it.
-            let is_blocked = matches!(outcome.then, HeadUpdate::Block { .. });
-            if !is_blocked && through.is_none_or(|through| through < known.sequence) {
-                memory.read.insert(outcome.aggregate, known);
             }
         }
         if !marked.is_empty() {

@@ -14,8 +14,9 @@ use crate::store::sql::{changes, done_through, holds, holds_of, millis, shortene
 use crate::store::{HeadUpdate, Hold, Outcome, PublisherRegistration};
 
 /// The outcomes whose holds are current, looked up in a hash (IS TRUE prevents a nested loop); the slots stay locked until the transaction
-/// ends, also for other calls of this publisher: a call that was given up may still be running. $1 aggregates, $2 slots and $3 epochs as parallel arrays, $4 incarnation; `$what` are the other columns. LATERAL forces one
-/// lookup for each slot: without statistics the server would compare each held slot with each outcome.
+/// ends, also for other calls of this publisher: a call that was given up may still be running. $1 aggregates, $2 slots and $3 epochs as
+/// parallel arrays, $4 incarnation; `$what` are the other columns. The slots are given as an array, which the index looks up one by one:
+/// without statistics the server would compare each held slot with each outcome.
 #[rustfmt::skip]
 macro_rules! under_the_fence {
     ($columns:literal, $arrays:literal) => {
@@ -23,10 +24,8 @@ macro_rules! under_the_fence {
             "WITH given AS MATERIALIZED (
                 SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], ", $arrays, ") AS g (aggregate, slot, epoch, ", $columns, ")
             ), fence AS MATERIALIZED (
-                SELECT s.slot, s.epoch FROM (SELECT DISTINCT slot FROM given ORDER BY slot) AS w
-                CROSS JOIN LATERAL (
-                    SELECT t.slot, t.epoch FROM outbox_slot AS t WHERE t.slot = w.slot AND t.incarnation = $4 FOR NO KEY UPDATE
-                ) AS s
+                SELECT t.slot, t.epoch FROM outbox_slot AS t
+                WHERE t.slot = ANY (ARRAY(SELECT DISTINCT slot FROM given)) AND t.incarnation = $4 ORDER BY t.slot FOR NO KEY UPDATE
             ), allowed AS MATERIALIZED (
                 SELECT g.* FROM given AS g WHERE ((g.slot, g.epoch) IN (SELECT slot, epoch FROM fence)) IS TRUE
             )"

@@ -10,6 +10,7 @@ mod copies;
 mod costs;
 mod crossings;
 mod encoding;
+mod forgotten;
 mod lost_commits;
 mod migrations;
 mod numbers;
