@@ -53,6 +53,7 @@ mod path;
 #[cfg(feature = "requests")]
 mod receiver;
 mod request;
+mod route_store;
 mod security;
 mod service;
 #[cfg(feature = "requests")]
@@ -69,6 +70,7 @@ pub use path::{PATH_BYTES_MAX, encoded, is_path};
 #[cfg(feature = "requests")]
 pub use receiver::{Held, Owned, OwnedOptions};
 pub use request::{Method, Request};
+pub(crate) use route_store::RouteStore;
 pub use security::PeerSecurity;
 #[cfg(feature = "requests")]
 pub use sessions::{Session, SessionError, SessionRequest};
