@@ -79,7 +79,7 @@ pub use shardwise_core::routing::{
     RoundRobin, Routes, RoutesError, SessionEnd, SessionId, SessionIdError, SessionLimits, SessionRefusal, WITHIN_DEFAULT, WITHIN_MAX,
     Width, WidthError,
 };
-pub use transport::{Attempt, Place, Transport, Undelivered};
+pub use transport::{Attempt, MemberEndpoint, Transport, Undelivered};
 
 /// The metadata key in a member's record for the address of requests and messages: `tcp://` or `tls://`, a host and a port.
 pub const ADDRESS_KEY: &str = crate::settings::CHANNEL_ADDRESS;
