@@ -1,6 +1,6 @@
 //! The project's own tasks, run as `cargo xtask NAME`. Nothing here is shipped.
 //!
-//! A task is a list of commands that anybody could type; what is added is the order, the clock, and one line that says how to
+//! A task is a list of commands that you could type; what is added is the order, the clock, and one line that says how to
 //! repeat what failed. Every command's whole output is kept under `target/xtask/`.
 
 mod backends;
