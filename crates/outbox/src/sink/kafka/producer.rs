@@ -23,7 +23,7 @@ use super::refusal;
 use super::reports::Ticket;
 use crate::{AggregateId, Error, ErrorKind, Result};
 
-/// How often the thread looks whether anybody uses the producer still.
+/// How often the thread checks whether the producer is still in use.
 const SERVE_FOR: Duration = Duration::from_millis(100);
 /// How long each look for an answer takes.
 const ASK_FOR: Duration = Duration::from_millis(200);
