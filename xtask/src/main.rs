@@ -5,7 +5,6 @@
 
 mod backends;
 mod bench;
-mod beside;
 mod binaries;
 mod book;
 mod checks;
@@ -23,6 +22,7 @@ mod measured;
 mod outbox;
 mod outside;
 mod package;
+mod parallel;
 mod pass;
 mod peers;
 mod readme;

@@ -111,7 +111,12 @@ impl MemberConnections {
 }
 
 /// A new connection with HTTP/2 on it, which closes when it is idle.
-async fn open_connection(end: Arc<CallingEnd>, endpoint: MemberEndpoint, activity: Arc<Activity>, streams: u32) -> Result<Sender, Unreached> {
+async fn open_connection(
+    end: Arc<CallingEnd>,
+    endpoint: MemberEndpoint,
+    activity: Arc<Activity>,
+    streams: u32,
+) -> Result<Sender, Unreached> {
     let stream = end.open(&endpoint).await?;
     let mut client = http2::Builder::new(TokioExecutor::new());
     client
