@@ -32,7 +32,7 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use asking::{TOKEN, body, brings, counts, hangs, endpoint, post, to, wide_worker, with_token, worker, worker_with};
+use asking::{TOKEN, body, brings, counts, endpoint, hangs, post, to, wide_worker, with_token, worker, worker_with};
 use channel::{LONG, Whom};
 use common::{World, eventually, policy};
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::extract::{Request, State};
 use axum::http;
 use axum::response::Response;
-use shardwise::requests::{self, ADDRESS_KEY, Addressee, Answer, Attempt, Method, MemberEndpoint, SUSPECT, Undelivered};
+use shardwise::requests::{self, ADDRESS_KEY, Addressee, Answer, Attempt, MemberEndpoint, Method, SUSPECT, Undelivered};
 use shardwise::{InstanceId, Member, MemberState, View, trace};
 use tokio::sync::SemaphorePermit;
 use tokio::time::Instant;
