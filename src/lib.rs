@@ -26,7 +26,7 @@
 //! With `ownership = "exclusive"` a slot is owned only while its claim is held in the backend, by one worker at most, and moves only once
 //! no work is in flight in it ([`ShardingService::enter`], [`ShardingService::slots`]). Each claim has an epoch
 //! ([`ShardingService::fence`]) by which your database can reject a worker that was paused and does not know that its lease has expired.
-//! `docs/reference/guarantees.md` lists what each guarantee depends on.
+//! [Guarantees](https://github.com/shardwise/shardwise/blob/main/docs/reference/guarantees.md) lists what each one depends on.
 //!
 //! # Features
 //!

@@ -14,7 +14,7 @@ use std::fmt::{Debug, Write as _};
 use std::sync::{Arc, Mutex};
 
 use shardwise::Incarnation;
-use shardwise::requests::{Attempt, Place, Request};
+use shardwise::requests::{Attempt, MemberEndpoint, Request};
 use shardwise::trace::{self, TraceParent, Traces};
 use tracing::field::Field;
 use tracing::span::{Attributes, Id, Record};
@@ -130,10 +130,10 @@ async fn joins_calls_and_requests_are_spans_and_a_callers_trace_goes_on() {
     assert!(heard.line("request says").unwrap().contains("http.response.status_code=200"));
     // A request of a member carries the span in which it is asked.
     let two = world.factory("two").create("workers").unwrap();
-    let place = Place { instance_id: there.instance_id, incarnation: there.incarnation, address: format!("tcp://{at}") };
+    let endpoint = MemberEndpoint { instance_id: there.instance_id, incarnation: there.incarnation, address: format!("tcp://{at}") };
     let (status, attempt) = (Request::get("status"), Attempt::until(tokio::time::Instant::now() + LONG));
     let connections = two.connections();
-    connections.bring(&place, &status, &attempt).instrument(tracing::info_span!("asking")).await.unwrap();
+    connections.bring(&endpoint, &status, &attempt).instrument(tracing::info_span!("asking")).await.unwrap();
     let carried = TraceParent { trace_id: 1, span_id: 2, sampled: true }.to_string();
     assert_eq!(continued(), [parent, carried.as_str()]);
 

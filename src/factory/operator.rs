@@ -6,8 +6,9 @@ use shardwise_core::{Epoch, InstanceId, OwnershipMode};
 use super::ShardingFactory;
 use crate::backend;
 use crate::error::{Error, ErrorKind, Result, inside_runtime, locked};
-use crate::membership::{DrainStore, RouteStore};
+use crate::membership::DrainStore;
 use crate::operate::{Group, Observer, unknown_member};
+use crate::requests::RouteStore;
 use crate::settings::PolicySettings;
 use crate::work::{DaemonCount, DaemonCounter};
 

@@ -52,9 +52,9 @@ pub(crate) struct OwnershipContext {
     pub(crate) worker: WorkerWatch,
     pub(crate) extensions: Extensions,
     /// The handlers of requests.
-    pub(crate) handlers: Slot,
+    pub(crate) handlers: LazyExtension,
     #[cfg(feature = "requests")]
-    pub(crate) routing: Slot,
+    pub(crate) routing: LazyExtension,
     #[cfg(feature = "requests")]
     pub(crate) incoming: IncomingConnections,
     /// The whole membership, while there is one.
@@ -79,9 +79,9 @@ impl OwnershipContext {
             advertised: Arc::new(AdvertisedAddresses::new(member)),
             worker: WorkerWatch::default(),
             extensions: Extensions::default(),
-            handlers: Slot::default(),
+            handlers: LazyExtension::default(),
             #[cfg(feature = "requests")]
-            routing: Slot::default(),
+            routing: LazyExtension::default(),
             #[cfg(feature = "requests")]
             incoming: IncomingConnections::default(),
             membership: OnceLock::new(),
@@ -169,10 +169,10 @@ impl Extensions {
 
 /// The one value of a type that a module above keeps here, read without a lock: for the hot path.
 #[derive(Default)]
-pub(crate) struct Slot(OnceLock<Box<dyn Any + Send + Sync>>);
+pub(crate) struct LazyExtension(OnceLock<Box<dyn Any + Send + Sync>>);
 
-impl Slot {
-    /// The value, created by `make` if there is none. Only one type uses a slot; another one would get a value that lives for ever.
+impl LazyExtension {
+    /// The value, created by `make` if there is none. Only one type uses an extension; another one would get a value that lives for ever.
     pub(crate) fn get_or_make<T: Send + Sync + 'static>(&self, make: impl Fn() -> T) -> &T {
         let value = self.0.get_or_init(|| Box::new(make()));
         value.downcast_ref().unwrap_or_else(|| Box::leak(Box::new(make())))

@@ -18,7 +18,6 @@ mod listeners;
 mod listening;
 mod note_book;
 mod placement_cache;
-mod route_store;
 mod state;
 mod worker;
 
@@ -37,6 +36,5 @@ pub use listeners::{Listener, News, Rebalances, Snapshots};
 pub(crate) use listening::MemberListener;
 pub(crate) use note_book::NoteBook;
 pub(crate) use placement_cache::{placed_ahead, placer};
-pub(crate) use route_store::RouteStore;
 pub(crate) use state::Membership;
 pub use worker::WorkerReport;

@@ -18,7 +18,7 @@ use super::error::MessageError;
 use super::hub::{MessageHub, OUTSTANDING_MAX};
 use super::wire::{MESSAGE_BYTES_MAX, MESSAGES, WireAnswer, WireMessage};
 use crate::error::inside_runtime;
-use crate::requests::{ADDRESS_KEY, Addressee, Answer, Attempt, Place, Request, Transport, Undelivered};
+use crate::requests::{ADDRESS_KEY, Addressee, Answer, Attempt, MemberEndpoint, Request, Transport, Undelivered};
 use crate::work::Singleton;
 
 /// The timeout of [`SingletonHandle::send`].
@@ -166,9 +166,9 @@ impl<M: Serialize, R: DeserializeOwned> SingletonHandle<M, R> {
             Err(error) => return SendAttempt::Done(Err(MessageError::Unwritable(error.to_string()))),
         };
         let Holder { instance_id, incarnation } = holder.clone();
-        let (place, attempt) = (Place { instance_id, incarnation, address: address.to_owned() }, Attempt::until(until));
+        let (endpoint, attempt) = (MemberEndpoint { instance_id, incarnation, address: address.to_owned() }, Attempt::until(until));
         let answer = tokio::select! {
-            answer = self.hub.connections.bring(&place, &request, &attempt) => answer,
+            answer = self.hub.connections.bring(&endpoint, &request, &attempt) => answer,
             never = self.overtaken(epoch, &attempt.superseded) => match never {},
         };
         match answer {

@@ -12,10 +12,9 @@ use tokio::sync::watch;
 
 use super::{Group, Observer};
 use crate::error::Result;
-use crate::membership::RouteStore;
 use crate::requests::caller::{CallerParts, RouteNotes, Routing};
 use crate::requests::channel::MemberConnections;
-use crate::requests::{Among, Answered, PeerSecurity, Request, Route, To, Transport};
+use crate::requests::{Among, Answered, PeerSecurity, Request, Route, RouteStore, To, Transport};
 use crate::settings::PolicySettings;
 
 /// Sends requests to the members of a group without being one of them. Created by [`crate::ShardingFactory::router`]; follows the group

@@ -13,7 +13,7 @@ use super::handlers::{Handled, Handler, HandlerWork, RequestHandlers, Turn};
 use super::{Answer, Request, Undelivered, WITHIN_MAX};
 use crate::membership::OwnershipContext;
 
-/// A request that waits for its turn is refused so long before its time is over, or a tenth of that time before.
+/// A request that waits for its turn is refused this long before its deadline, or a tenth of its time before it.
 const REFUSED_BEFORE_END: Duration = Duration::from_millis(200);
 /// The longest time for a handler whose caller does not wait for it.
 const ACCEPTED_WITHIN: Duration = WITHIN_MAX;

@@ -53,6 +53,7 @@ mod path;
 #[cfg(feature = "requests")]
 mod receiver;
 mod request;
+mod route_store;
 mod security;
 mod service;
 #[cfg(feature = "requests")]
@@ -69,6 +70,7 @@ pub use path::{PATH_BYTES_MAX, encoded, is_path};
 #[cfg(feature = "requests")]
 pub use receiver::{Held, Owned, OwnedOptions};
 pub use request::{Method, Request};
+pub(crate) use route_store::RouteStore;
 pub use security::PeerSecurity;
 #[cfg(feature = "requests")]
 pub use sessions::{Session, SessionError, SessionRequest};
@@ -77,7 +79,7 @@ pub use shardwise_core::routing::{
     RoundRobin, Routes, RoutesError, SessionEnd, SessionId, SessionIdError, SessionLimits, SessionRefusal, WITHIN_DEFAULT, WITHIN_MAX,
     Width, WidthError,
 };
-pub use transport::{Attempt, Place, Transport, Undelivered};
+pub use transport::{Attempt, MemberEndpoint, Transport, Undelivered};
 
 /// The metadata key in a member's record for the address of requests and messages: `tcp://` or `tls://`, a host and a port.
 pub const ADDRESS_KEY: &str = crate::settings::CHANNEL_ADDRESS;

@@ -13,7 +13,7 @@ use super::{Answer, Request};
 
 /// One incarnation of a member, and the address at which it takes requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct MemberEndpoint {
     /// Its id.
     pub instance_id: InstanceId,
     /// Its incarnation: a member that has joined again is another one.
@@ -22,8 +22,8 @@ pub struct Place {
     pub address: String,
 }
 
-impl Hash for Place {
-    /// By the incarnation alone, which hardly two places share, because each request looks its place up.
+impl Hash for MemberEndpoint {
+    /// By the incarnation alone, which two endpoints hardly ever share, because each request looks its endpoint up.
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.incarnation.hash(state);
     }
@@ -82,5 +82,5 @@ pub trait Transport: Send + Sync {
     /// # Errors
     ///
     /// What is known of a request without an answer.
-    async fn bring(&self, place: &Place, request: &Request, attempt: &Attempt) -> Result<Answer, Undelivered>;
+    async fn bring(&self, endpoint: &MemberEndpoint, request: &Request, attempt: &Attempt) -> Result<Answer, Undelivered>;
 }

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use crate::error::{Result, locked};
 use crate::membership::OwnershipContext;
 use crate::requests::caller::answer_here;
-use crate::requests::{ADDRESS_KEY, Answer, Attempt, Place, Request, Transport, Undelivered};
+use crate::requests::{ADDRESS_KEY, Answer, Attempt, MemberEndpoint, Request, Transport, Undelivered};
 use crate::service::ShardingService;
 
 /// Brings requests between members of one process, on any clock. Clones share the members.
@@ -60,11 +60,11 @@ impl LocalTransport {
 
 #[async_trait]
 impl Transport for LocalTransport {
-    async fn bring(&self, place: &Place, request: &Request, attempt: &Attempt) -> Result<Answer, Undelivered> {
-        let unsent = |why: &str| Undelivered::Unsent(format!("{}: {why}", place.instance_id));
-        let member = locked(&self.members).get(&place.instance_id).cloned().ok_or_else(|| unsent("it is not in this process"))?;
+    async fn bring(&self, endpoint: &MemberEndpoint, request: &Request, attempt: &Attempt) -> Result<Answer, Undelivered> {
+        let unsent = |why: &str| Undelivered::Unsent(format!("{}: {why}", endpoint.instance_id));
+        let member = locked(&self.members).get(&endpoint.instance_id).cloned().ok_or_else(|| unsent("it is not in this process"))?;
         let context = member.context.upgrade().filter(|context| !context.gone.is_cancelled()).ok_or_else(|| unsent("it is gone"))?;
-        if context.life.incarnation() != place.incarnation {
+        if context.life.incarnation() != endpoint.incarnation {
             return Err(Undelivered::NotMine(None));
         }
         let (mut stalled, gone) = (member.is_stalled.subscribe(), context.gone.clone());
@@ -76,7 +76,7 @@ impl Transport for LocalTransport {
         };
         tokio::select! {
             biased;
-            () = gone.cancelled() => Err(Undelivered::Unknown(format!("{} ended before it had answered", place.instance_id))),
+            () = gone.cancelled() => Err(Undelivered::Unknown(format!("{} ended before it had answered", endpoint.instance_id))),
             answer = answered => answer,
         }
     }

@@ -9,7 +9,7 @@ use rustls::pki_types::ServerName;
 use serde_json::json;
 use shardwise::discovery::tls::{TlsFile, certificates, private_key, provider, roots};
 use shardwise::requests::channel::proof::ProofKind;
-use shardwise::requests::{ADDRESS_KEY, Place, Request, Undelivered};
+use shardwise::requests::{ADDRESS_KEY, MemberEndpoint, Request, Undelivered};
 use shardwise::settings::PolicySettings;
 use shardwise::{ShardingFactory, ShardingService};
 use shardwise_testkit::{Authority, CertIdentity};
@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::asking::{TOKEN, brings, counts, place, post, with_token, worker, worker_with};
+use crate::asking::{TOKEN, brings, counts, endpoint, post, with_token, worker, worker_with};
 use crate::channel::{LONG, Side, Whom, challenged, connect, frame, receive, rest};
 use crate::common::{World, eventually, policy};
 use crate::http2::{ask, client};
@@ -42,12 +42,12 @@ fn certified(world: &World, id: &str, has: Has<'_>) -> ShardingService {
     worker_with(world, id, peers)
 }
 
-fn secured(service: &ShardingService, at: SocketAddr) -> Place {
-    Place { address: format!("tls://{at}"), ..place(service, at) }
+fn secured(service: &ShardingService, at: SocketAddr) -> MemberEndpoint {
+    MemberEndpoint { address: format!("tls://{at}"), ..endpoint(service, at) }
 }
 
-/// A worker with a handler that counts, and its place.
-async fn listening(world: &World, id: &str, has: Has<'_>) -> (ShardingService, Arc<AtomicUsize>, Place) {
+/// A worker with a handler that counts, and its endpoint.
+async fn listening(world: &World, id: &str, has: Has<'_>) -> (ShardingService, Arc<AtomicUsize>, MemberEndpoint) {
     let service = certified(world, id, has);
     let done = counts(&service, "act");
     let at = service.listen_for_requests().await.unwrap();
@@ -56,7 +56,7 @@ async fn listening(world: &World, id: &str, has: Has<'_>) -> (ShardingService, A
 }
 
 /// The outcome of an action, which must be certain.
-async fn refused(by: &ShardingService, there: &Place) -> Undelivered {
+async fn refused(by: &ShardingService, there: &MemberEndpoint) -> Undelivered {
     let failed = brings(by, there, &post("act")).await.unwrap_err();
     assert!(!failed.may_have_been_handled(), "{failed:?}");
     failed
@@ -163,7 +163,7 @@ async fn an_address_with_or_without_tls_is_called_only_where_the_member_there_is
     let at = port.local_addr().unwrap();
     let two = certified(&world, "two", mutual);
     for (by, there, says) in [
-        (&two, place(&two, at), "without a peer token nothing proves which member answers"),
+        (&two, endpoint(&two, at), "without a peer token nothing proves which member answers"),
         (&worker(&world, "three", Some(TOKEN)), secured(&two, at), "nothing says whose certificates are right"),
     ] {
         match brings(by, &there, &Request::get("status")).await {
@@ -175,9 +175,9 @@ async fn an_address_with_or_without_tls_is_called_only_where_the_member_there_is
     assert!(called.is_err(), "nothing has called");
 }
 
-/// A connection with TLS to that place, and what binds proofs to it, as the page says.
+/// A connection with TLS to that endpoint, and what binds proofs to it, as the page says.
 async fn tls(
-    there: &Place,
+    there: &MemberEndpoint,
     authority: &Authority,
     own: &CertIdentity,
     protocol: &[u8],

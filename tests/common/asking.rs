@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
-use shardwise::requests::{Addressee, Answer, Attempt, Place, Request, Undelivered};
+use shardwise::requests::{Addressee, Answer, Attempt, MemberEndpoint, Request, Undelivered};
 use shardwise::settings::{PeersSettings, PolicySettings, RequestSettings};
 use shardwise::{InstanceId, ShardingFactory, ShardingService, Timing};
 use tokio::time::Instant;
@@ -65,13 +65,13 @@ fn worker_of(world: &World, id: &str, peers: PeersSettings, requests: RequestSet
 }
 
 /// Where that worker takes requests.
-pub(crate) fn place(service: &ShardingService, at: SocketAddr) -> Place {
-    Place { instance_id: service.instance_id().clone(), incarnation: service.incarnation(), address: format!("tcp://{at}") }
+pub(crate) fn endpoint(service: &ShardingService, at: SocketAddr) -> MemberEndpoint {
+    MemberEndpoint { instance_id: service.instance_id().clone(), incarnation: service.incarnation(), address: format!("tcp://{at}") }
 }
 
 /// What comes of a request of `by` there.
-pub(crate) async fn brings(by: &ShardingService, place: &Place, request: &Request) -> Result<Answer, Undelivered> {
-    by.connections().bring(place, request, &Attempt::until(Instant::now() + LONG)).await
+pub(crate) async fn brings(by: &ShardingService, endpoint: &MemberEndpoint, request: &Request) -> Result<Answer, Undelivered> {
+    by.connections().bring(endpoint, request, &Attempt::until(Instant::now() + LONG)).await
 }
 
 /// A handler at that path that counts its calls.

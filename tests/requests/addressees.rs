@@ -55,7 +55,7 @@ async fn the_addressee_that_travels_with_a_request_decides_which_handler_answers
         ("flush", Addressee::Instance, 200, "flushed"),
         ("flush", Addressee::Any, 404, "its handler there is for requests to one instance"),
     ] {
-        let answer = brings(&two, &place(&one, at), &to(addressee, post(path))).await.expect("a handler's 404 is an answer");
+        let answer = brings(&two, &endpoint(&one, at), &to(addressee, post(path))).await.expect("a handler's 404 is an answer");
         let told = String::from_utf8_lossy(&answer.body).into_owned();
         assert!(answer.status == status && told.contains(text), "{path} to {addressee}: {told}");
     }
@@ -97,7 +97,7 @@ async fn a_worker_behind_a_member_may_be_missing_busy_or_not_the_right_one() {
         };
         std::future::ready(outcome)
     });
-    let there = place(&one, one.listen_for_requests().await.unwrap());
+    let there = endpoint(&one, one.listen_for_requests().await.unwrap());
     let comes = async |path: &str| brings(&two, &there, &post(path)).await;
     assert_eq!(comes("missing").await, Err(Undelivered::Unsent("it cannot be reached".into())));
     assert_eq!(comes("full").await, Err(Undelivered::Busy(Some(Duration::from_secs(3)))));

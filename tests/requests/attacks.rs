@@ -46,7 +46,7 @@ async fn a_caller_with_another_token_or_none_gets_nothing_and_learns_no_token() 
     let at = one.listen_for_requests().await.unwrap();
     for (token, says) in [(Some(OTHER_TOKEN), "give all members the same"), (None, "this worker has none")] {
         let stranger = worker(&world, "stranger", token);
-        match brings(&stranger, &place(&one, at), &Request::get("act")).await {
+        match brings(&stranger, &endpoint(&one, at), &Request::get("act")).await {
             Err(Undelivered::Unproven(why)) => assert!(why.contains(says) && !why.contains(TOKEN), "{why}"),
             other => panic!("{token:?}: {other:?}"),
         }
@@ -54,7 +54,7 @@ async fn a_caller_with_another_token_or_none_gets_nothing_and_learns_no_token() 
     // The other way round the caller has a token, and what answers proves none.
     let open_one = worker(&world, "open", None);
     let two = worker(&world, "two", Some(TOKEN));
-    match brings(&two, &place(&open_one, open_one.listen_for_requests().await.unwrap()), &Request::get("status")).await {
+    match brings(&two, &endpoint(&open_one, open_one.listen_for_requests().await.unwrap()), &Request::get("status")).await {
         Err(Undelivered::Unproven(why)) => assert!(why.contains("it has no peer token"), "{why}"),
         other => panic!("{other:?}"),
     }
@@ -228,7 +228,7 @@ async fn a_process_on_a_members_port_learns_nothing_and_forges_nothing() {
             }
         })
         .await;
-        let outcome = brings(&two, &place(&gone, at), &Request::post("act", "text/plain", SECRET)).await.unwrap_err();
+        let outcome = brings(&two, &endpoint(&gone, at), &Request::post("act", "text/plain", SECRET)).await.unwrap_err();
         assert!(matches!(outcome, Undelivered::Unsent(_) | Undelivered::Unproven(_)), "{what}: {outcome:?}");
         assert!(!outcome.may_have_been_handled() && !outcome.to_string().contains(TOKEN), "{what}: {outcome}");
         let all = String::from_utf8_lossy(&hears.recv().await.unwrap()).into_owned();
@@ -246,7 +246,7 @@ async fn a_member_outside_of_peer_networks_is_never_connected_to() {
     let (one, two) = (worker(&world, "one", Some(TOKEN)), worker_with(&world, "two", peers));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();
-    match brings(&two, &place(&one, at), &Request::get("status")).await {
+    match brings(&two, &endpoint(&one, at), &Request::get("status")).await {
         Err(Undelivered::Barred(why)) => assert!(why.contains("in none of peer_networks"), "{why}"),
         other => panic!("{other:?}"),
     }

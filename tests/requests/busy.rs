@@ -34,7 +34,7 @@ async fn a_member_that_is_busy_refuses_the_request() {
     let (one, two) = (worker(&world, "one", Some(TOKEN)), worker(&world, "two", Some(TOKEN)));
     let running = hangs(&one, "hang");
     let done = counts(&one, "act");
-    let there = place(&one, one.listen_for_requests().await.unwrap());
+    let there = endpoint(&one, one.listen_for_requests().await.unwrap());
     let mut hanging = JoinSet::new();
     for _ in 0..64 {
         let one = one.clone();
@@ -53,7 +53,7 @@ async fn a_caller_has_64_requests_in_flight_at_a_member_and_no_more() {
     let world = World::new();
     let (one, two) = (worker(&world, "one", Some(TOKEN)), worker(&world, "two", Some(TOKEN)));
     let running = hangs(&one, "hang");
-    let there = place(&one, one.listen_for_requests().await.unwrap());
+    let there = endpoint(&one, one.listen_for_requests().await.unwrap());
     let mut hanging = fill(&running, &two, &there).await;
     let soon = Attempt::until(Instant::now() + Duration::from_millis(300));
     match two.connections().bring(&there, &Request::get("status"), &soon).await {
@@ -66,7 +66,7 @@ async fn a_caller_has_64_requests_in_flight_at_a_member_and_no_more() {
 }
 
 /// Sends 64 requests that hang, and waits until all of them are being answered.
-async fn fill(running: &AtomicUsize, by: &ShardingService, there: &Place) -> JoinSet<()> {
+async fn fill(running: &AtomicUsize, by: &ShardingService, there: &MemberEndpoint) -> JoinSet<()> {
     let mut hanging = JoinSet::new();
     for _ in 0..64 {
         let (by, there) = (by.clone(), there.clone());
@@ -82,7 +82,7 @@ async fn what_is_beyond_the_members_lower_limit_is_refused_as_busy() {
     let world = World::new();
     let (one, two) = (worker(&world, "one", Some(TOKEN)), wide_worker(&world, "two", 200));
     let running = hangs(&one, "hang");
-    let there = place(&one, one.listen_for_requests().await.unwrap());
+    let there = endpoint(&one, one.listen_for_requests().await.unwrap());
     let mut hanging = fill(&running, &two, &there).await;
     let soon = Attempt::until(Instant::now() + Duration::from_secs(5));
     assert!(matches!(two.connections().bring(&there, &Request::get("status"), &soon).await, Err(Undelivered::Busy(None))));
@@ -126,7 +126,7 @@ async fn a_short_rush_waits_for_places_at_the_member() {
         }
     };
     one.on_request("short", handler).unwrap();
-    let there = place(&one, one.listen_for_requests().await.unwrap());
+    let there = endpoint(&one, one.listen_for_requests().await.unwrap());
     let request = Request::get("short");
     let rush = (0..8).map(|_| brings(&two, &there, &request));
     for answer in futures::future::join_all(rush).await {

@@ -12,7 +12,7 @@ const TO_ONE: (&str, &str) = ("shardwise-to", "instance");
 struct Scene {
     one: ShardingService,
     two: ShardingService,
-    there: Place,
+    there: MemberEndpoint,
     address: String,
 }
 
@@ -20,7 +20,7 @@ impl Scene {
     async fn begin(world: &World, token: Option<&str>) -> Self {
         let (one, two) = (worker(world, "one", token), worker(world, "two", token));
         let at = one.listen_for_requests().await.unwrap();
-        let there = place(&one, at);
+        let there = endpoint(&one, at);
         Self { one, two, there, address: at.to_string() }
     }
 

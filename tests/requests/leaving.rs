@@ -23,8 +23,8 @@ fn slow(service: &ShardingService, finish: &CancellationToken) -> Arc<AtomicUsiz
     called
 }
 
-/// Why a request to that place was certainly not handled.
-async fn refusal(by: &ShardingService, there: &Place) -> String {
+/// Why a request to that endpoint was certainly not handled.
+async fn refusal(by: &ShardingService, there: &MemberEndpoint) -> String {
     match brings(by, there, &post("slow")).await {
         Err(Undelivered::Unsent(why)) => why,
         other => panic!("{other:?}"),
@@ -44,7 +44,7 @@ async fn a_leaving_member_answers_what_it_has_and_refuses_the_rest_with_certaint
         service.listen_for_requests().await.unwrap();
         service.register_self().await.unwrap();
     }
-    let there = place(&one, at);
+    let there = endpoint(&one, at);
     let asked = tokio::spawn({
         let (two, there) = (two.clone(), there.clone());
         async move { brings(&two, &there, &post("slow")).await }
@@ -75,7 +75,7 @@ async fn a_leaving_member_answers_what_it_has_and_refuses_the_rest_with_certaint
     }
     assert_eq!(called.load(Ordering::Relaxed), 1);
     one.register_self().await.unwrap();
-    assert_eq!(brings(&two, &place(&one, at), &post("slow")).await.unwrap().body, b"done", "it takes requests when it joins again");
+    assert_eq!(brings(&two, &endpoint(&one, at), &post("slow")).await.unwrap().body, b"done", "it takes requests when it joins again");
 }
 
 /// What ends a connection is seen by a caller that does not use it, too.
@@ -84,7 +84,7 @@ async fn idle_connections_end_when_their_member_leaves() {
     let world = World::new();
     let (one, two) = (worker(&world, "one", Some(TOKEN)), worker(&world, "two", Some(TOKEN)));
     let network = Network::default();
-    let there = place(&one, network.before(one.listen_for_requests().await.unwrap()).await);
+    let there = endpoint(&one, network.before(one.listen_for_requests().await.unwrap()).await);
     one.register_self().await.unwrap();
     assert_eq!(brings(&two, &there, &Request::get("status")).await.unwrap().status, 200);
     one.deregister_self().await.unwrap();

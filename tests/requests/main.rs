@@ -25,14 +25,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use shardwise::requests::{ADDRESS_KEY, Addressee, Answer, Attempt, BODY_BYTES_MAX, Place, Request, Undelivered, WITHIN_DEFAULT};
+use shardwise::requests::{ADDRESS_KEY, Addressee, Answer, Attempt, BODY_BYTES_MAX, MemberEndpoint, Request, Undelivered, WITHIN_DEFAULT};
 use shardwise::settings::PolicySettings;
 use shardwise::{ErrorKind, InstanceId, ShardingFactory, ShardingService};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use asking::{TOKEN, body, brings, counts, hangs, place, post, to, wide_worker, with_token, worker, worker_with};
+use asking::{TOKEN, body, brings, counts, endpoint, hangs, post, to, wide_worker, with_token, worker, worker_with};
 use channel::{LONG, Whom};
 use common::{World, eventually, policy};
 
@@ -104,7 +104,7 @@ async fn a_listening_worker_is_found_by_its_record_and_answers_its_members_alone
     two.register_self().await.unwrap();
     let shown = || two.members().member(&InstanceId::new("one/é").unwrap())?.metadata.get(ADDRESS_KEY).cloned();
     eventually("the other one sees where", || shown() == Some(format!("tcp://{at}"))).await;
-    let there = place(&one, at);
+    let there = endpoint(&one, at);
 
     let status = brings(&two, &there, &Request::get("status")).await.unwrap();
     assert!(status.status == 200 && body(&status)["state"] == "active", "{status:?}");
@@ -153,7 +153,7 @@ async fn without_a_token_a_member_is_read_and_nothing_else() {
     let (one, two) = (worker(&world, "one", None), worker(&world, "two", None));
     let done = counts(&one, "act");
     let at = one.listen_for_requests().await.unwrap();
-    let there = place(&one, at);
+    let there = endpoint(&one, at);
     assert_eq!(brings(&two, &there, &Request::get("act")).await.unwrap().body, b"done");
     match brings(&two, &there, &post("act")).await {
         Err(Undelivered::Barred(why)) => assert!(why.contains("set peer_token_file for all members"), "{why}"),
@@ -224,7 +224,7 @@ async fn many_requests_share_one_connection() {
     let (one, two) = (worker(&world, "one", Some(TOKEN)), worker(&world, "two", Some(TOKEN)));
     one.on_request("number", |request: Request| async move { Answer::bytes("text/plain", request.body) }).unwrap();
     let network = Network::default();
-    let there = place(&one, network.before(one.listen_for_requests().await.unwrap()).await);
+    let there = endpoint(&one, network.before(one.listen_for_requests().await.unwrap()).await);
     let all = (0..100_u32).map(|number| {
         let (two, there) = (&two, &there);
         async move {

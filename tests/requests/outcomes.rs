@@ -171,7 +171,7 @@ async fn what_a_member_does_instead_of_an_answer_says_what_is_known() {
     let world = World::new();
     let (one, two) = (worker(&world, "one", Some(TOKEN)), worker(&world, "two", Some(TOKEN)));
     for (what, serves, outcome, says) in CASES {
-        let there = place(&one, member(serves).await);
+        let there = endpoint(&one, member(serves).await);
         let failed = brings(&two, &there, &Request::post("act", "text/plain", "x")).await.expect_err(what);
         assert_eq!(failed.outcome(), outcome, "{what}: {failed}");
         assert!(failed.to_string().contains(says), "{what}: {failed}");
@@ -196,7 +196,7 @@ async fn a_connection_that_ends_in_good_order_loses_nothing() {
     })
     .await;
     for _ in 0..5 {
-        assert_eq!(brings(&two, &place(&one, at), &Request::post("act", "text/plain", "x")).await.unwrap().body, b"yes");
+        assert_eq!(brings(&two, &endpoint(&one, at), &Request::post("act", "text/plain", "x")).await.unwrap().body, b"yes");
     }
 }
 
@@ -207,7 +207,7 @@ async fn a_connection_that_is_cut_leaves_what_was_sent_unknown_and_the_rest_unse
     let (one, two) = (worker(&world, "one", Some(TOKEN)), worker(&world, "two", Some(TOKEN)));
     let running = hangs(&one, "hang");
     let network = Network::default();
-    let there = place(&one, network.before(one.listen_for_requests().await.unwrap()).await);
+    let there = endpoint(&one, network.before(one.listen_for_requests().await.unwrap()).await);
     let asked = tokio::spawn({
         let (two, there) = (two.clone(), there.clone());
         async move { brings(&two, &there, &post("hang")).await }
@@ -226,7 +226,7 @@ async fn a_request_that_is_dropped_ends_its_handler() {
     let world = World::new();
     let (one, two) = (worker(&world, "one", Some(TOKEN)), worker(&world, "two", Some(TOKEN)));
     let running = hangs(&one, "hang");
-    let there = place(&one, one.listen_for_requests().await.unwrap());
+    let there = endpoint(&one, one.listen_for_requests().await.unwrap());
     let asked = tokio::spawn({
         let (two, there) = (two.clone(), there.clone());
         async move { brings(&two, &there, &post("hang")).await }
@@ -242,13 +242,13 @@ async fn a_deadline_and_another_right_member_end_an_attempt_before_and_after_it_
     let world = World::new();
     let (one, two) = (worker(&world, "one", Some(TOKEN)), worker(&world, "two", Some(TOKEN)));
     let running = hangs(&one, "hang");
-    let there = place(&one, one.listen_for_requests().await.unwrap());
+    let there = endpoint(&one, one.listen_for_requests().await.unwrap());
     // Takes a hello and says nothing.
     let silent = process(|mut stream| async move {
         let _ = receive(&mut stream).await;
         rest(&mut stream).await;
     });
-    let silent = place(&one, silent.await);
+    let silent = endpoint(&one, silent.await);
     // Takes requests and answers none.
     let deaf = member(|stream| {
         Box::pin(async move {
@@ -258,7 +258,7 @@ async fn a_deadline_and_another_right_member_end_an_attempt_before_and_after_it_
             }
         })
     });
-    let deaf = place(&one, deaf.await);
+    let deaf = endpoint(&one, deaf.await);
     let begun = Instant::now();
     let within = |limit: Duration| Attempt::until(Instant::now() + limit);
     // Long enough to connect and to send, on a busy machine too.
@@ -300,11 +300,11 @@ async fn a_member_that_has_joined_again_on_its_port_is_another_one() {
     let done = counts(&one, "act");
     let at = one.listen_for_requests().await.unwrap();
     one.register_self().await.unwrap();
-    let before = place(&one, at);
+    let before = endpoint(&one, at);
     assert_eq!(brings(&two, &before, &post("act")).await.unwrap().body, b"done");
     one.deregister_self().await.unwrap();
     one.register_self().await.unwrap();
-    let now = place(&one, at);
+    let now = endpoint(&one, at);
     assert_ne!(now, before);
     let three = worker(&world, "three", Some(TOKEN));
     for caller in [&two, &three] {
@@ -324,7 +324,7 @@ async fn a_member_that_is_not_there_gets_nothing() {
     let free = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = free.local_addr().unwrap();
     drop(free);
-    assert!(matches!(brings(&two, &place(&one, at), &post("act")).await, Err(Undelivered::Unsent(_))));
-    let nowhere = Place { address: "tcp://no-such-host.invalid:7".into(), ..place(&one, at) };
+    assert!(matches!(brings(&two, &endpoint(&one, at), &post("act")).await, Err(Undelivered::Unsent(_))));
+    let nowhere = MemberEndpoint { address: "tcp://no-such-host.invalid:7".into(), ..endpoint(&one, at) };
     assert!(matches!(brings(&two, &nowhere, &post("act")).await, Err(Undelivered::Unsent(_))));
 }

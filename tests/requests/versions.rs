@@ -24,7 +24,7 @@ async fn to_an_older_member_nothing_is_sent() {
     assert_eq!(seen().unwrap().metadata.get(ADDRESS_KEY), None);
     // Nor is anything sent where an address of that kind comes from elsewhere.
     for address in [format!("http://{at}"), at.to_string(), String::new()] {
-        let there = Place { address, ..place(&older, at) };
+        let there = MemberEndpoint { address, ..endpoint(&older, at) };
         match brings(&two, &there, &Request::get("status")).await {
             Err(Undelivered::Unsent(why)) => assert!(why.contains("upgrade the older member"), "{why}"),
             other => panic!("{other:?}"),

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use shardwise::core::KEY_BYTES_MAX;
 use shardwise::discovery::{Clock, MemoryBackend};
-use shardwise::requests::{Answer, Attempt, BODY_BYTES_MAX, Place, Transport, Undelivered, WITHIN_MAX};
+use shardwise::requests::{Answer, Attempt, BODY_BYTES_MAX, MemberEndpoint, Transport, Undelivered, WITHIN_MAX};
 use shardwise::testing::LocalTransport;
 use shardwise::{InstanceId, ShardingFactory};
 use tokio::time::Instant;
@@ -65,7 +65,7 @@ struct Endless;
 
 #[async_trait]
 impl Transport for Endless {
-    async fn bring(&self, _: &Place, _: &Request, _: &Attempt) -> Result<Answer, Undelivered> {
+    async fn bring(&self, _: &MemberEndpoint, _: &Request, _: &Attempt) -> Result<Answer, Undelivered> {
         std::future::pending().await
     }
 }

@@ -80,7 +80,7 @@ fn place<'a>(metadata: &'a Metadata, name: &'a str) -> Option<&'a str> {
 /// The error for an edge between two of our crates; `None` if it is allowed.
 fn wrong(user: &str, dependency: &str) -> Option<String> {
     let Some((_, allowed)) = MAY_USE.iter().find(|(name, _)| *name == user) else {
-        return Some(format!("{user} has no place in the house: give it a line in MAY_USE"));
+        return Some(format!("{user} is not in MAY_USE: add a line for it"));
     };
     (!allowed.contains(&dependency)).then(|| format!("{user} must not depend on {dependency}; allowed are {allowed:?}"))
 }
@@ -183,7 +183,7 @@ fn every_published_manifest_is_complete() {
     assert!(versions.windows(2).all(|pair| pair[0] == pair[1]), "one rust-version for all: {versions:?}");
 }
 
-/// The modules of the library, the ground first (ADR 41). A module imports only from those before it.
+/// The modules of the library, lowest first (ADR 41). A module imports only from those before it.
 const MODULES: [&str; 12] =
     ["error", "telemetry", "backend", "settings", "membership", "service", "work", "requests", "messages", "operate", "factory", "testing"];
 

@@ -16,7 +16,7 @@ use crate::failure::TaskFailure;
 use crate::pass::{StepPass, TestLane};
 use crate::report::say;
 use crate::run::{StepLog, count_tests};
-use crate::{beside, servers};
+use crate::{parallel, servers};
 
 const AT_ONCE: usize = 4;
 /// Before the number of a binary's other process in its name.
@@ -77,7 +77,7 @@ pub(crate) fn all(log: &StepLog<'_>, lane: TestLane) -> Result<StepPass, TaskFai
     build.extend(["--message-format", "json"]);
     let binaries = binaries(&packages, lane, &log.run(log.context.cargo(&build))?);
     let (alone, together): (Vec<_>, Vec<_>) = binaries.into_iter().partition(|binary| binary.is_one_of(&ALONE));
-    let mut outcomes = log.beside_cargo(|| beside::each(in_order(together), AT_ONCE, |binary| run(log, &binary)));
+    let mut outcomes = log.beside_cargo(|| parallel::each(in_order(together), AT_ONCE, |binary| run(log, &binary)));
     outcomes.extend(alone.iter().map(|binary| run(log, binary)));
     let pass = summed(outcomes)?;
     let notes: Vec<_> = pass.note.iter().chain(&fetched).cloned().collect();

@@ -16,10 +16,10 @@ use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::timeout;
 
-use crate::beside;
 use crate::context::TaskContext;
 use crate::failure::TaskFailure;
 use crate::files;
+use crate::parallel;
 use crate::pass::StepPass;
 use crate::report::say;
 use crate::run::StepLog;
@@ -61,8 +61,8 @@ pub(crate) fn step(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
     let mut examples = log.context.targets(&TargetKind::Example);
     examples.sort_by_key(|(_, name)| *name != LONGEST);
     log.run(log.context.cargo(BUILD))?;
-    let outcomes = beside::each(VecDeque::from(examples), AT_ONCE, |(package, name)| run(log.context, package, name));
-    beside::all_passed(outcomes).map(StepPass::many)
+    let outcomes = parallel::each(VecDeque::from(examples), AT_ONCE, |(package, name)| run(log.context, package, name));
+    parallel::all_passed(outcomes).map(StepPass::many)
 }
 
 fn run(context: &TaskContext, package: &str, name: &str) -> Result<(), TaskFailure> {

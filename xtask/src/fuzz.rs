@@ -10,7 +10,7 @@ use crate::failure::TaskFailure;
 use crate::pass::StepPass;
 use crate::report::say;
 use crate::run::StepLog;
-use crate::{beside, files};
+use crate::{files, parallel};
 
 /// A target ends in the step with the first of these. The number is 25 times what the tests try; the time is for the slow ones.
 const BRIEFLY: u32 = 1;
@@ -139,7 +139,7 @@ fn all(log: &StepLog<'_>, name: Option<&str>, seconds: u32, runs: Option<u32>) -
         log.run_for(command, limit).map_err(|failure| failure.repeated_by(format!("cargo xtask fuzz {target}")))
     };
     // All of them are tried, so that one find does not hide the next.
-    beside::all_passed(beside::each(chosen, AT_ONCE, one))
+    parallel::all_passed(parallel::each(chosen, AT_ONCE, one))
 }
 
 fn build(log: &StepLog<'_>, more: &[&str]) -> Result<PathBuf, TaskFailure> {

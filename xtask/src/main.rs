@@ -1,11 +1,10 @@
 //! The project's own tasks, run as `cargo xtask NAME`. Nothing here is shipped.
 //!
-//! A task is a list of commands that anybody could type; what is added is the order, the clock, and one line that says how to
+//! A task is a list of commands that you could type; what is added is the order, the clock, and one line that says how to
 //! repeat what failed. Every command's whole output is kept under `target/xtask/`.
 
 mod backends;
 mod bench;
-mod beside;
 mod binaries;
 mod book;
 mod checks;
@@ -23,6 +22,7 @@ mod measured;
 mod outbox;
 mod outside;
 mod package;
+mod parallel;
 mod pass;
 mod peers;
 mod readme;

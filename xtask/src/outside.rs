@@ -1,5 +1,5 @@
 //! Packages outside the workspace: a user's program that joins over TLS, while the TLS provider of its process stays unchanged; and a
-//! backend by somebody else, over which the conformance suites run.
+//! third-party backend outside the workspace, over which the conformance suites run.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::report::say;
 use crate::run::{StepLog, count_tests};
 use crate::servers;
 
-/// The default providers it is started with: none, one that is of no use to anybody, and aws-lc. With both libraries in it and no default,
+/// The default providers it is started with: none, one that is unusable, and aws-lc. With both libraries in it and no default,
 /// rustls itself would not know which one to take; with ring alone it would, so that is the easier case.
 const DEFAULTS: [&str; 3] = ["none", "unusable", "aws-lc"];
 

@@ -3,10 +3,13 @@
 //! Each page gets a new folder and is read from the top: a block of `sh` runs in the folder where the one
 //! before ended, with what that one exported, as in one terminal. A comment right before a block changes that:
 //! `<!-- not run: WHY -->`; `<!-- file: PATH -->`, whose block is written to that file;
+//! `<!-- prints: TEXT -->`, whose output must contain TEXT;
 //! `<!-- another terminal, until: TEXT -->`, whose block runs at the same time as the page, which waits for TEXT in its
 //! output, and ends by Ctrl-C when the page does; `<!-- a server, until: TEXT -->`, the same for a server, which may end
-//! by the signal. The servers of the tests are in the PATH. `<!-- follows: PAGE -->` first runs the blocks of a page
-//! beside this one, without those in other terminals.
+//! by the signal. The servers of the tests are in the PATH.
+//!
+//! Two comments stand alone: `<!-- ends the terminals -->` presses Ctrl-C in those that are open, and
+//! `<!-- follows: PAGE -->` first runs the blocks of a page beside this one, up to its first other terminal.
 
 use std::fs::{File, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -57,6 +60,8 @@ pub(crate) fn step(log: &StepLog<'_>) -> Result<StepPass, TaskFailure> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum BlockUse {
     Run,
+    /// Run, and this text is in what it prints.
+    Prints(String),
     NotRun(String),
     WriteFile(String),
     /// Beside the page, which goes on when this text is in the output.
@@ -65,6 +70,8 @@ enum BlockUse {
     Server(String),
     /// No block: the page goes on where this one ended.
     Follows(String),
+    /// No block: Ctrl-C in all other terminals.
+    EndTerminals,
 }
 
 /// A fenced block that is used, and the line where it begins.
@@ -88,11 +95,17 @@ fn blocks(page: &str) -> Result<Vec<Block>, String> {
                 blocks.push(Block { line: at + 1, used, text });
             }
         } else if let Some(said) = line.strip_prefix("<!-- ").and_then(|said| said.strip_suffix(" -->")) {
+            let alone = |used| Block { line: at + 1, used, text: String::new() };
+            if said == "ends the terminals" {
+                blocks.push(alone(BlockUse::EndTerminals));
+                continue;
+            }
             comment = Some(match said.split_once(": ") {
                 Some(("follows", page)) => {
-                    blocks.push(Block { line: at + 1, used: BlockUse::Follows(page.to_owned()), text: String::new() });
+                    blocks.push(alone(BlockUse::Follows(page.to_owned())));
                     continue;
                 }
+                Some(("prints", text)) => BlockUse::Prints(text.to_owned()),
                 Some(("a server, until", text)) => BlockUse::Server(text.to_owned()),
                 Some(("not run", why)) => BlockUse::NotRun(why.to_owned()),
                 Some(("file", path)) => BlockUse::WriteFile(path.to_owned()),
@@ -173,26 +186,35 @@ impl<'a> PageRun<'a> {
                 BlockUse::Follows(page) => self.repeat(page)?,
                 BlockUse::NotRun(why) => left_out.push(format!("{} line {} ({why})", self.name, block.line)),
                 BlockUse::WriteFile(path) => files::write(&self.place()?.join(path), &block.text)?,
-                BlockUse::Run => self.type_in(block)?,
+                BlockUse::EndTerminals => self.end_terminals(&mut terminals)?,
+                BlockUse::Run | BlockUse::Prints(_) => self.type_in(block)?,
                 BlockUse::Beside(until) | BlockUse::Server(until) => terminals.push(self.open_terminal(block, until)?),
             }
-            ran += u64::from(matches!(block.used, BlockUse::Run | BlockUse::Beside(_) | BlockUse::Server(_)));
+            let is_command = matches!(block.used, BlockUse::Run | BlockUse::Prints(_) | BlockUse::Beside(_) | BlockUse::Server(_));
+            ran += u64::from(is_command);
         }
-        while let Some(terminal) = terminals.pop() {
-            self.interrupt(terminal)?;
-        }
+        self.end_terminals(&mut terminals)?;
         std::fs::remove_dir_all(&self.folder).map_err(TaskFailure::at(self.folder.display()))?;
         Ok(ran)
     }
 
-    /// What an earlier page of the start has made, in this page's folder.
+    /// The newest first.
+    fn end_terminals(&self, terminals: &mut Vec<Terminal>) -> Result<(), TaskFailure> {
+        while let Some(terminal) = terminals.pop() {
+            self.interrupt(terminal)?;
+        }
+        Ok(())
+    }
+
+    /// What an earlier page of the start has made before it opened another terminal, in this page's folder.
     fn repeat(&self, page: &str) -> Result<(), TaskFailure> {
         let text = files::read(&self.log.context.root().join("docs/start").join(page))?;
         for block in blocks(&text).map_err(TaskFailure::at(page))? {
             match &block.used {
                 BlockUse::WriteFile(path) => files::write(&self.place()?.join(path), &block.text)?,
-                BlockUse::Run => self.type_in(&block)?,
-                _ => {}
+                BlockUse::Run | BlockUse::Prints(_) => self.type_in(&block)?,
+                BlockUse::Beside(_) | BlockUse::Server(_) => break,
+                BlockUse::NotRun(_) | BlockUse::Follows(_) | BlockUse::EndTerminals => {}
             }
         }
         Ok(())
@@ -220,7 +242,13 @@ impl<'a> PageRun<'a> {
     fn type_in(&self, block: &Block) -> Result<(), TaskFailure> {
         let (pwd, exported) = (self.folder.join("pwd"), self.folder.join("exported"));
         let command = self.shell(&format!("{}pwd > '{}'\nexport -p > '{}'\n", block.text, pwd.display(), exported.display()))?;
-        self.log.run_for(command, BLOCK_LIMIT).map(drop).map_err(|failure| self.failed(block.line, failure))
+        let printed = self.log.run_for(command, BLOCK_LIMIT).map_err(|failure| self.failed(block.line, failure))?;
+        match &block.used {
+            BlockUse::Prints(text) if !printed.contains(text) => {
+                Err(self.failed(block.line, format_args!("{text:?} is not in its output: {printed}")))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// A shell that stops at the first failure, in the page's place and with its variables, with what a reader has: no settings of others,
@@ -293,7 +321,7 @@ mod tests {
     fn comments_say_what_becomes_of_a_block() {
         let page = "text\n```sh\na\nb\n```\n```toml\nc\n```\n<!-- not run: it takes long -->\n```sh\nd\n```\n<!-- file: src/main.rs \
                     -->\n```rust\ne\n```\n<!-- another terminal, until: ready: -->\n```sh\nf\n```\n<!-- follows: one.md -->\n\n\
-                    <!-- a server, until: up -->\n```sh\ng\n```\n";
+                    <!-- a server, until: up -->\n```sh\ng\n```\n<!-- ends the terminals -->\n\n<!-- prints: [\"a\"] -->\n```sh\nh\n```\n";
         let block = |line, used, text: &str| Block { line, used, text: text.into() };
         let expected = [
             block(2, BlockUse::Run, "a\nb\n"),
@@ -302,6 +330,8 @@ mod tests {
             block(18, BlockUse::Beside("ready:".into()), "f\n"),
             block(21, BlockUse::Follows("one.md".into()), ""),
             block(24, BlockUse::Server("up".into()), "g\n"),
+            block(27, BlockUse::EndTerminals, ""),
+            block(30, BlockUse::Prints("[\"a\"]".into()), "h\n"),
         ];
         assert_eq!(blocks(page).unwrap(), expected);
         assert!(blocks("<!-- not runn: a -->\n").unwrap_err().contains("no meaning"));

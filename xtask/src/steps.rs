@@ -52,7 +52,7 @@ const STEPS: &[TestStep] = &[
     second("vectors", "the golden vectors, read a second time in Python", vectors::replay),
     second("test-default", "the library's tests with its default features", checks::test_default),
     second("tls", "a program outside the workspace joins over TLS, whatever its default provider is", outside::tls),
-    second("author", "a backend by somebody else, outside the workspace, under the conformance suites", outside::author),
+    second("author", "a third-party backend outside the workspace, under the conformance suites", outside::author),
     second("readme", "the commands of the README and of the start pages, as written", readme::step),
     second("benches", "benchmarks, compiled and run once", checks::benches),
     second("instructions", "what a key costs, counted by callgrind", instructions::check),

@@ -31,10 +31,10 @@ export function isFatal(error: ShardwiseError): boolean {
   return error instanceof Problem && error.status >= 400 && error.status < 500 && ![408, 410, 429].includes(error.status) && error.kind !== "lease-taken";
 }
 
-/** Opens a lease. Tries until the time is over, for ever without one, while another lease is live or the sidecar does not answer. */
+/** Opens a lease. Retries until waitMs has passed (without it, for ever) while another lease is live or the sidecar does not answer. */
 export async function openLease({ http, clock, ttlMs }: TermContext, signal: AbortSignal, waitMs?: number): Promise<OpenedLease> {
   const until = waitMs === undefined ? Infinity : http.until(waitMs);
-  // What the last answer said: it says more than that the time was over before the next one.
+  // What the last answer said: it says more than that the deadline passed before the next one.
   let taken: ShardwiseError | undefined;
   for (let tries = 0; ; tries++) {
     const asked = clock.now();

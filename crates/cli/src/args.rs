@@ -88,7 +88,7 @@ pub(crate) enum Command {
     Owner(live::Owner),
     /// Explain step by step why a key has its owner in the live group
     Explain(live::Explain),
-    /// List who holds each slot and name, and where another member should
+    /// List who holds each slot and name, and who should hold it instead
     Holders(live::HoldersArgs),
     /// Print what moves between a group's members, as it happens
     Rebalances(live::RebalancesArgs),

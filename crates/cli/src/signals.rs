@@ -35,7 +35,7 @@ pub(crate) fn shutdown() -> Result<CancellationToken> {
             asked = Some(Instant::now());
         }
         status_line::end();
-        output::note("stopped at once; others take over when the lease runs out");
+        output::note("stopped at once; others take over when the lease expires");
         std::process::exit(INTERRUPTED);
     });
     Ok(token)

@@ -16,7 +16,7 @@ use crate::{InstanceId, PlacementKind, PlacementParams, SlotOwners, View, Weight
 const NUMBER_BITS: u32 = 14;
 const BUCKETS: usize = 1 << NUMBER_BITS;
 const NUMBER_MASK: u64 = (1 << NUMBER_BITS) - 1;
-const _: () = assert!(MEMBERS_MAX as usize <= BUCKETS, "every member of a view has a seat");
+const _: () = assert!(MEMBERS_MAX as usize <= BUCKETS, "every member of a view has a number");
 
 /// A point within its bucket: the remaining bits of the hash above the number of its member. Points at one place lie in the order of
 /// their members' ids, which the numbers do not give.

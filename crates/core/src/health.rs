@@ -3,7 +3,7 @@
 
 use crate::{InstanceId, MemberState, View, WorkerHealth};
 
-/// So many checks that fail in a row mean that the worker does not work; so many that succeed, that it works again.
+/// Consecutive failed checks after which the worker counts as failing, and successful ones after which it counts as working.
 pub const CHECKS_IN_A_ROW: u32 = 3;
 /// One check earlier the record says so: when a member decides whether it may drain, it knows who else fails.
 const MARKED_AFTER: u32 = CHECKS_IN_A_ROW - 1;

@@ -337,7 +337,7 @@ impl Ownership {
             ServiceState::Stale => "the backend is out of reach; it keeps what it has".into(),
             ServiceState::Draining => "it is leaving; finish the work in flight".into(),
             ServiceState::Left => "it has left the group; call register_self to join again".into(),
-            ServiceState::Fenced => "its lease ran out; it joins again as soon as the backend answers".into(),
+            ServiceState::Fenced => "its lease has expired; it joins again as soon as the backend answers".into(),
             ServiceState::Refused => self.refusal.as_ref().map_or_else(|| "refused".into(), ToString::to_string),
             ServiceState::Unsharded => "sharding is switched off".into(),
         }

@@ -4,7 +4,7 @@
 //! acquisition, and the database stores the highest epoch it has seen and refuses every lower one:
 //!
 //! - a *fence*: [`postgres::check`] or [`sqlite::check`] in your own transaction, or the same statements in any language
-//!   (`docs/reference/fencing.md`);
+//!   ([Fencing](https://github.com/shardwise/shardwise/blob/main/docs/reference/fencing.md));
 //! - [`Progress`]: the position from which the next owner of a key goes on, saved in the same transaction as the work;
 //! - a [`Journal`]: state that outlives its owner, as a list of events with snapshots, appended by one owner at a time.
 //!

@@ -168,12 +168,12 @@ fn the_outbox() {
         outbox("sink = \"nats://me:hush@h\"").starts_with("sink is ***: leave the password out, and put it into a file that sink_password")
     );
     let elsewhere = outbox("sink = \"redis://h\"\nsink_fence = true");
-    assert!(elsewhere.ends_with("sink_fence is true: only a sink of these has it: NATS; remove it"), "{elsewhere}");
+    assert!(elsewhere.ends_with("sink_fence is true: only these sinks have this key: NATS; remove it"), "{elsewhere}");
     assert!(
-        outbox("sink_to = \"a\"").contains("only a sink of these has it: NATS, Redis, RabbitMQ, Kafka; remove it"),
+        outbox("sink_to = \"a\"").contains("only these sinks have this key: NATS, Redis, RabbitMQ, Kafka; remove it"),
         "stdout has no name"
     );
-    assert!(outbox("sink = \"nats://h\"\nsink_message_key = \"k\"").ends_with("only a sink of these has it: Kafka; remove it"));
+    assert!(outbox("sink = \"nats://h\"\nsink_message_key = \"k\"").ends_with("only these sinks have this key: Kafka; remove it"));
     assert!(outbox("sink = \"kafka://h\"\nsink_sasl = \"gssapi\"").contains("scram-sha-512"));
     assert!(outbox("sink = \"kafkas://me:hush@h\"").starts_with("sink is ***: leave the password out"));
     assert!(outbox("sink = \"nats://h\"\nsink_key_file = \"k\"").contains("sink_cert_file and sink_key_file belong together"));

@@ -36,7 +36,7 @@ export function provenAt(id, state) {
   return isCurrent ? proofs.get(id) : undefined;
 }
 
-/** After so long without a proof of life something is wrong with a worker: it renews every third of the TTL, and is asked once in an interval. */
+/** After so long without a renewal something is wrong with a worker: it renews every third of the TTL, and is asked once in an interval. */
 export const oldAfter = (state) => state.ttl / 2 + interval(state);
 
 const isMe = (state, id) => !state.observed && id === state.own.instance_id;
@@ -118,8 +118,8 @@ function verdict(all, state) {
   const silent = rest === 0 ? "" : why !== null ? ` ${many(rest, "worker")} did not say: ${why}.` : ` ${many(rest, "worker")} did not say.`;
   if (known.length === 1) return `Only what is seen here is known.${silent}`;
   if (others.length === 0) return `Yes: ${many(known.length, "worker")} see the same group.${silent}`;
-  const again = all.length > ASKED_ALWAYS ? "ask again, and if it stays" : "if it stays";
-  return `No: ${others.map((view) => view.id).join(", ")} see${others.length === 1 ? "s" : ""} another group than this worker. For a moment around a change that is so; ${again}, look at their logs.${silent}`;
+  const again = all.length > ASKED_ALWAYS ? "Ask again; if it lasts" : "If it lasts";
+  return `No: ${others.map((view) => view.id).join(", ")} see${others.length === 1 ? "s" : ""} another group than this worker. This is normal for a moment around a change. ${again}, look at their logs.${silent}`;
 }
 
 function row(view, state, why) {

@@ -121,7 +121,7 @@ function lost() {
   const [what, words] = reason;
   const why = `The sidecar ${what} since ${clock(new Date(answered))}${words}`;
   if (state?.own) summary.old(why);
-  say($("lost"), state?.own ? `${why}. What you see is from then. It is asked again every second.` : `${why}. It is asked again every second.`);
+  say($("lost"), state?.own ? `${why}. The page shows the last known state. It is asked again every second.` : `${why}. It is asked again every second.`);
   $("lost").hidden = false;
   say($("fresh"), "old");
   $("fresh").dataset.state = "old";
@@ -154,12 +154,12 @@ async function listen(asked) {
   }
 }
 
-function choose(policy, told) {
+function choose(policy, listed) {
   following?.abort();
   agree.forget();
   whatif.forget();
-  others.choose(told.policies, policy.policy);
-  state = { ...begin(policy, told.may_act), refresh };
+  others.choose(listed.policies, policy.policy);
+  state = { ...begin(policy, listed.may_act), refresh };
   // What is shown is another group's.
   $("content").hidden = true;
   ring.pick(null);
@@ -183,17 +183,17 @@ function signIn(why) {
 
 async function start() {
   try {
-    const told = await get("/v1/policies");
+    const listed = await get("/v1/policies");
     $("sign-in").hidden = true;
     $("lost").hidden = true;
-    outbox.begin(told);
+    outbox.begin(listed);
     const select = $("group");
-    fill(select, told.policies.map((policy) => h("option", { value: policy.policy }, `${policy.group} (policy ${policy.policy})`)));
-    $("group-label").hidden = told.policies.length < 2;
-    select.onchange = () => choose(told.policies[select.selectedIndex], told);
+    fill(select, listed.policies.map((policy) => h("option", { value: policy.policy }, `${policy.group} (policy ${policy.policy})`)));
+    $("group-label").hidden = listed.policies.length < 2;
+    select.onchange = () => choose(listed.policies[select.selectedIndex], listed);
     // The one that this sidecar works for, before those that it only shows.
-    select.selectedIndex = Math.max(told.policies.findIndex((policy) => !policy.only_observed), 0);
-    choose(told.policies[select.selectedIndex], told);
+    select.selectedIndex = Math.max(listed.policies.findIndex((policy) => !policy.only_observed), 0);
+    choose(listed.policies[select.selectedIndex], listed);
   } catch (error) {
     if (error.status === 401) {
       signIn(hasToken() ? "This is not the token that the sidecar was started with." : "");

@@ -41,7 +41,7 @@ function age(member, state) {
   return proven === undefined ? null : Date.now() - proven;
 }
 
-/** Members without a proof of life for so long that something is wrong with them. */
+/** Members without a renewal for so long that something is wrong with them. */
 export const silent = (state) => state.members.members.filter((member) => member.state !== "away" && age(member, state) > (isMe(member, state) ? state.ttl / 2 + OWN_EVERY : oldAfter(state)));
 
 /** Writes how old the latest proof of each worker in the table is now. */

@@ -16,7 +16,7 @@ function troubles(state) {
   const found = [...outbox.troubles(), ...ofGroup(state)];
   const add = (style, text) => found.push({ style, text });
   const quiet = silent(state).map((one) => one.instance_id);
-  if (quiet.length > 0) add("warn", `No proof of life for more than half the TTL: ${quiet.slice(0, 3).join(", ")}${quiet.length > 3 ? " and more" : ""}. A worker that hangs loses its share when its lease ends.`);
+  if (quiet.length > 0) add("warn", `No renewal for more than half the TTL: ${quiet.slice(0, 3).join(", ")}${quiet.length > 3 ? " and more" : ""}. A worker that hangs loses its share when its lease expires.`);
   if (agree(state) === false) add("warn", "Workers see different groups. Around a change that is normal for a moment.");
   return [...found, ...others.troubles()].sort((one, other) => RANK[one.style] - RANK[other.style]);
 }
@@ -56,7 +56,7 @@ export function show(state) {
 export function old(why) {
   const verdict = $("verdict");
   verdict.dataset.state = "bad";
-  say(verdict, `Not known: ${why.replace("The", "the").replace(/\.$/, "")}. What you see is from then.`);
+  say(verdict, `Not known: ${why.replace("The", "the").replace(/\.$/, "")}. The page shows the last known state.`);
 }
 
 export function begin(current) {

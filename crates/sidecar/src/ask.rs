@@ -166,7 +166,7 @@ impl ServedGroup {
     }
 }
 
-/// Why there is no answer. `is_late` says that the request's time is over.
+/// Why there is no answer. `is_late` says that the request's deadline has passed.
 fn problem(joined: &ServedGroup, to: &To<'_>, error: &AskError, is_late: bool) -> Problem {
     match error {
         AskError::NoRoute(NoRoute::UnknownMember) => UNKNOWN_INSTANCE.because(error.to_string()),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::extract::{Request, State};
 use axum::http;
 use axum::response::Response;
-use shardwise::requests::{self, ADDRESS_KEY, Addressee, Answer, Attempt, Method, Place, SUSPECT, Undelivered};
+use shardwise::requests::{self, ADDRESS_KEY, Addressee, Answer, Attempt, MemberEndpoint, Method, SUSPECT, Undelivered};
 use shardwise::{InstanceId, Member, MemberState, View, trace};
 use tokio::sync::SemaphorePermit;
 use tokio::time::Instant;
@@ -261,13 +261,13 @@ async fn called(
     attempt: &Attempt,
 ) -> std::result::Result<Answer, Undelivered> {
     let address = member.metadata.get(ADDRESS_KEY).ok_or_else(|| Undelivered::Barred(NO_ADDRESS.into()))?;
-    let place = Place { instance_id: member.instance_id.clone(), incarnation: member.incarnation, address: address.clone() };
+    let endpoint = MemberEndpoint { instance_id: member.instance_id.clone(), incarnation: member.incarnation, address: address.clone() };
     let (connections, begun) = (joined.service.connections(), Instant::now());
-    let mut answer = connections.bring(&place, request, attempt).await;
+    let mut answer = connections.bring(&endpoint, request, attempt).await;
     // What may be repeated is sent again if its connection broke at once: then it had been unusable for a while.
     let is_broken = matches!(&answer, Err(Undelivered::Unknown(why)) if !why.starts_with(NO_WORKER));
     if request.is_repeatable() && is_broken && begun.elapsed() < BROKEN_WITHIN {
-        let again = connections.bring(&place, request, attempt).await;
+        let again = connections.bring(&endpoint, request, attempt).await;
         // The first attempt of an action may have been handled, whatever is known of the second one.
         let is_known = again.is_ok() || request.method == Method::Get;
         if is_known || again.as_ref().is_err_and(Undelivered::may_have_been_handled) {

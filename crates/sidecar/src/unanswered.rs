@@ -24,7 +24,7 @@ impl Unanswered {
         Self { is_late: why.may_have_been_handled() && Instant::now() >= attempt.until, why }
     }
 
-    /// Whether its time was over before there was an answer.
+    /// Whether its deadline had passed before there was an answer.
     pub(crate) const fn is_late(&self) -> bool {
         self.is_late
     }
@@ -105,11 +105,11 @@ mod tests {
             assert_eq!(outcome(why), wanted);
         }
         let member = Member::named(InstanceId::new("a").unwrap());
-        let told = |why| format!("{:?}", Unanswered::of(why, &attempt).problem(&View::default(), &member));
+        let reported = |why| format!("{:?}", Unanswered::of(why, &attempt).problem(&View::default(), &member));
         for nothing_done in [unsent("refused"), Undelivered::Unproven("another token".into()), Undelivered::Barred("no token".into())] {
-            assert!(told(nothing_done).contains("unreachable-instance"), "clients are certain by the kind alone");
+            assert!(reported(nothing_done).contains("unreachable-instance"), "clients are certain by the kind alone");
         }
-        assert!(told(Undelivered::Unknown("cut off".into())).contains("bad-gateway"));
+        assert!(reported(Undelivered::Unknown("cut off".into())).contains("bad-gateway"));
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(outcome(Undelivered::Unknown("cut off".into())), "late");
         assert_eq!(outcome(unsent("refused")), "unreachable", "it has certainly done nothing");

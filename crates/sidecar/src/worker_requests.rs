@@ -119,7 +119,7 @@ fn refused(status: StatusCode) -> Undelivered {
     }
 }
 
-/// A worker whose answer is not waited for any longer, because its time is over or its caller has gone, is suspected if it has been silent
+/// A worker whose answer is not waited for any longer, because its deadline has passed or its caller has gone, is suspected if it has been silent
 /// for a second, at most once in five seconds.
 struct AwaitedWorker<'a> {
     app: &'a App,

@@ -2,7 +2,7 @@
 //!
 //! [`Consul`], [`Etcd`], [`Postgres`], [`PgBouncer`], [`Nats`], [`Redis`] (or Valkey), [`Sentinels`] and [`RabbitMq`] start the servers that `cargo xtask servers` fetched: each with
 //! its own ports and folder, and gone with the test, however that ends. [`Nisshi`] is compiled when it is first used. [`Browser`] is Chromium from the same place. Nothing here is
-//! published, and nothing is a mock. [`stays`] judges the workers of a test by the lines that they write.
+//! published, and nothing is a mock. [`overlap_judge`] judges the workers of a test by the lines that they write.
 
 mod account;
 mod browser;
@@ -14,11 +14,12 @@ mod error;
 mod etcd;
 mod folder;
 mod http;
+mod kill_with_parent;
 mod lag;
-mod leash;
 mod namespace;
 mod nats;
 mod nisshi;
+pub mod overlap_judge;
 mod packages;
 mod pgbouncer;
 mod pods;
@@ -31,7 +32,6 @@ mod redis;
 mod sentinels;
 mod server;
 pub mod servers;
-pub mod stays;
 mod triggers;
 mod usage;
 
@@ -41,8 +41,8 @@ pub use consul::{Consul, ConsulCluster, ConsulOptions, ConsulToken};
 pub use disk::SmallDisk;
 pub use error::{Error, Result};
 pub use etcd::{Etcd, EtcdCluster, EtcdOptions, KeyAccess};
+pub use kill_with_parent::{kill_with_parent, start_test};
 pub use lag::Lag;
-pub use leash::{leash, start_test};
 pub use nats::{Nats, NatsCluster, NatsOperator, NatsOptions, NatsUser};
 pub use nisshi::{Nisshi, NisshiOptions};
 pub use packages::{node_modules, python_with};

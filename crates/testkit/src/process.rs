@@ -13,7 +13,7 @@ use nix::unistd::{Pid, User};
 use tempfile::TempDir;
 
 use crate::error::{Error, Result};
-use crate::leash::setpriv;
+use crate::kill_with_parent::setpriv;
 use crate::usage::Usage;
 
 /// How long anything on this machine may take, however busy it is.
@@ -113,7 +113,7 @@ impl Process {
         let errors = log.try_clone().map_err(Error::io(self.log.display()))?;
         // The kernel kills the server when we die, however we die; and Ctrl-C at the terminal is for us alone.
         let Launch { program, arguments, environment, farewell, user, .. } = &self.launch;
-        let mut command = leashed(*farewell, user.as_ref(), program);
+        let mut command = dying_with_parent(*farewell, user.as_ref(), program);
         command.args(arguments).envs(environment.iter().map(|(name, value)| (name, value)));
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         command.stdin(Stdio::null()).stdout(log).stderr(errors);
@@ -259,7 +259,7 @@ fn parent_in(stat: &str) -> Option<u32> {
 }
 
 /// A command that gets this signal from the kernel when we die, without our environment, from which servers read settings.
-pub(crate) fn leashed(farewell: Signal, user: Option<&User>, program: &Path) -> Command {
+pub(crate) fn dying_with_parent(farewell: Signal, user: Option<&User>, program: &Path) -> Command {
     let mut command = setpriv(farewell);
     if let Some(user) = user {
         command.args(["--reuid", &user.uid.to_string(), "--regid", &user.gid.to_string(), "--clear-groups"]);

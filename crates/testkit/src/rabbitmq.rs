@@ -13,7 +13,7 @@ use crate::command::run_beside;
 use crate::error::{Error, Result};
 use crate::folder;
 use crate::ports::Port;
-use crate::process::{Launch, Process, leashed};
+use crate::process::{Launch, Process, dying_with_parent};
 use crate::server::{server, started};
 use crate::servers::{self, RABBITMQ};
 
@@ -107,7 +107,7 @@ impl ErlangMachine {
             "case rpc:call('{NODE}', {call}) of ok -> erlang:halt(0); \
              Answer -> io:format(standard_error, \"~p~n\", [Answer]), erlang:halt(1) end."
         );
-        let mut command = leashed(Signal::SIGKILL, None, &self.program);
+        let mut command = dying_with_parent(Signal::SIGKILL, None, &self.program);
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command.args(["-noinput", "-boot", "start_clean", "-hidden", "-start_epmd", "false", "-sname", "operator@localhost"]);
         command.args(ON_LOOPBACK).args(["-eval", &expression]);

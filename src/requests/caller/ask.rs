@@ -1,4 +1,4 @@
-//! One request, until it is answered or its time is over.
+//! One request, until it is answered or until its deadline.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -134,7 +134,7 @@ impl Routing {
     ) -> Result<BTreeMap<InstanceId, Result<Answered, AskError>>, AskError> {
         // Each one is checked again, but a request that no member gets is refused here.
         To::Any(among).address(request.clone())?;
-        // Members that do not answer hold their places until the time is over, so there should be one for each; other requests need some too.
+        // Members that do not answer hold their places until the deadline, so there should be one for each; other requests need some too.
         let at_once = (self.waiting_max / 2).min(BODIES_IN_FLIGHT_MAX / request.body.len().max(1)).max(1);
         let begun = self.clock.now();
         Ask::new(begun, within, request.is_repeatable())?;

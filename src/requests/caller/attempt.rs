@@ -13,7 +13,7 @@ use super::table::{RouteSet, RouteState};
 use super::{Routing, To};
 use crate::membership::OwnershipContext;
 use crate::requests::handlers::RequestHandlers;
-use crate::requests::transport::{Attempt, Place};
+use crate::requests::transport::{Attempt, MemberEndpoint};
 use crate::requests::{ADDRESS_KEY, Answer, Request};
 
 /// A transport ends an attempt in time by itself. Another one than this library's that does not is left so much later: until then, what it
@@ -109,8 +109,8 @@ impl Routing {
             return Err(Undelivered::Unsent(why));
         };
         let transport = self.transport().ok_or_else(|| Undelivered::Unsent("this worker is stopping".into()))?;
-        let place = Place { instance_id: chosen.instance_id.clone(), incarnation: chosen.incarnation, address };
-        transport.bring(&place, request, attempt).await
+        let endpoint = MemberEndpoint { instance_id: chosen.instance_id.clone(), incarnation: chosen.incarnation, address };
+        transport.bring(&endpoint, request, attempt).await
     }
 
     /// Reports once another member is the right one. It never ends, so its result may have any type.

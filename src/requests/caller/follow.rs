@@ -15,7 +15,8 @@ use tokio::time::sleep;
 use super::Routing;
 use super::table::RouteState;
 use crate::error::locked;
-use crate::membership::{RouteStore, placer};
+use crate::membership::placer;
+use crate::requests::RouteStore;
 
 /// At most one table is made in this time: changes that come together are one.
 const MERGE_FOR: Duration = Duration::from_millis(5);

@@ -1,5 +1,5 @@
 //! The caller's side of requests: a destination has a set of members, a pick chooses one of them, and what follows each attempt is decided
-//! until there is an answer or the time is over (ADR 50).
+//! until there is an answer, or until its deadline (ADR 50).
 //!
 //! - `destination`: where a request goes.
 //! - `follow`: the task that follows the group and swaps the table, `table`.

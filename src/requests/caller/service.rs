@@ -9,8 +9,7 @@ use shardwise_core::{InstanceId, OwnershipMode};
 
 use super::{Among, Answered, CallerParts, GroupFeed, Route, RouteNotes, Routing, To};
 use crate::error::Result;
-use crate::membership::RouteStore;
-use crate::requests::{Request, Transport};
+use crate::requests::{Request, RouteStore, Transport};
 use crate::service::ShardingService;
 
 impl ShardingService {

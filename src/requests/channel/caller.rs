@@ -22,7 +22,7 @@ use crate::error::locked;
 use crate::membership::OwnershipContext;
 use crate::requests::PeerSecurity;
 use crate::requests::handlers::{RequestHandlers, is_message};
-use crate::requests::transport::{Attempt, Place, Transport, Undelivered};
+use crate::requests::transport::{Attempt, MemberEndpoint, Transport, Undelivered};
 use crate::requests::{Answer, BODY_BYTES_MAX, Method, Request};
 use crate::settings::Network;
 
@@ -36,7 +36,7 @@ const CONNECTIONS_MAX: usize = 1_024;
 /// The connections to other members.
 pub(crate) struct MemberConnections {
     end: Arc<CallingEnd>,
-    open: Mutex<HashMap<Place, MemberConnection>>,
+    open: Mutex<HashMap<MemberEndpoint, MemberConnection>>,
     /// How many requests are in flight on one connection; others wait.
     streams: u32,
 }
@@ -83,36 +83,41 @@ impl MemberConnections {
         Self { end: Arc::new(CallingEnd { group, networks, security }), open: Mutex::default(), streams }
     }
 
-    /// The connection to that place, which may still have to open, for one more request; `None` if there are too many.
-    fn connection(&self, place: &Place) -> Option<(MemberConnection, ActiveRequest)> {
+    /// The connection to that endpoint, which may still have to open, for one more request; `None` if there are too many.
+    fn connection(&self, endpoint: &MemberEndpoint) -> Option<(MemberConnection, ActiveRequest)> {
         let mut open = locked(&self.open);
-        if let Some(known) = open.get(place).filter(|known| known.is_good()) {
+        if let Some(known) = open.get(endpoint).filter(|known| known.is_good()) {
             return Some((known.clone(), known.activity.begin()));
         }
         open.retain(|_, known| known.is_good());
         if open.len() >= CONNECTIONS_MAX {
-            let idle = open.iter().filter_map(|(place, known)| Some((known.activity.idle_since()?, place)));
-            let oldest = idle.min_by_key(|(since, _)| *since).map(|(_, place)| place.clone())?;
+            let idle = open.iter().filter_map(|(endpoint, known)| Some((known.activity.idle_since()?, endpoint)));
+            let oldest = idle.min_by_key(|(since, _)| *since).map(|(_, endpoint)| endpoint.clone())?;
             // Without its sender a connection closes.
             open.remove(&oldest);
         }
         let (activity, streams) = (Activity::new(), Arc::new(Semaphore::new(self.streams as usize)));
         let (begun, (opened, opening)) = (activity.begin(), watch::channel(None));
-        let connecting = open_connection(Arc::clone(&self.end), place.clone(), Arc::clone(&activity), self.streams);
+        let connecting = open_connection(Arc::clone(&self.end), endpoint.clone(), Arc::clone(&activity), self.streams);
         // A task, so that it goes on and ends whether or not a request waits for it.
         tokio::spawn(async move {
             let outcome = connecting.await;
             opened.send_replace(Some(outcome));
         });
         let new = MemberConnection { opening, streams, activity };
-        open.insert(place.clone(), new.clone());
+        open.insert(endpoint.clone(), new.clone());
         Some((new, begun))
     }
 }
 
 /// A new connection with HTTP/2 on it, which closes when it is idle.
-async fn open_connection(end: Arc<CallingEnd>, place: Place, activity: Arc<Activity>, streams: u32) -> Result<Sender, Unreached> {
-    let stream = end.open(&place).await?;
+async fn open_connection(
+    end: Arc<CallingEnd>,
+    endpoint: MemberEndpoint,
+    activity: Arc<Activity>,
+    streams: u32,
+) -> Result<Sender, Unreached> {
+    let stream = end.open(&endpoint).await?;
     let mut client = http2::Builder::new(TokioExecutor::new());
     client
         .timer(TokioTimer::new())
@@ -124,7 +129,7 @@ async fn open_connection(end: Arc<CallingEnd>, place: Place, activity: Arc<Activ
         .keep_alive_timeout(PING_TIMEOUT)
         .keep_alive_while_idle(false);
     let (sender, connection) =
-        client.handshake(TokioIo::new(stream)).await.map_err(|error| Unreached::Unsent(format!("{}: {error}", place.address)))?;
+        client.handshake(TokioIo::new(stream)).await.map_err(|error| Unreached::Unsent(format!("{}: {error}", endpoint.address)))?;
     // Its end is seen by the sender: a request that comes just then is given back.
     tokio::spawn(async move {
         tokio::select! {
@@ -137,16 +142,16 @@ async fn open_connection(end: Arc<CallingEnd>, place: Place, activity: Arc<Activ
 
 #[async_trait]
 impl Transport for MemberConnections {
-    async fn bring(&self, place: &Place, request: &Request, attempt: &Attempt) -> Result<Answer, Undelivered> {
+    async fn bring(&self, endpoint: &MemberEndpoint, request: &Request, attempt: &Attempt) -> Result<Answer, Undelivered> {
         // A body goes only to what has proven to be the member. Messages to singletons go to any program of this machine, if there is no token.
         let is_message = is_message(request.to, &request.path);
-        if request.method == Method::Post && !is_message && !self.end.wants_proof(&place.address) {
+        if request.method == Method::Post && !is_message && !self.end.wants_proof(&endpoint.address) {
             let why = "without a peer token or certificates only GET is brought to members: set peer_token_file for all members";
             return Err(Undelivered::Barred(why.into()));
         }
         let (mut is_second, unsent) = (false, |why: &str| Undelivered::Unsent(why.to_owned()));
         loop {
-            let Some((connection, _active)) = self.connection(place) else {
+            let Some((connection, _active)) = self.connection(endpoint) else {
                 return Err(unsent("this worker has as many connections to members as are allowed, and all are in use"));
             };
             let Some(Ok(_stream)) = attempt.before_sending(connection.streams.acquire()).await else {
@@ -199,17 +204,17 @@ mod tests {
     #[tokio::test]
     async fn connections_are_bounded_and_one_that_is_idle_makes_room() {
         let connections = MemberConnections::new(GroupName::new("g").unwrap(), Vec::new(), PeerSecurity::default(), 64);
-        let place = |number| Place {
+        let endpoint = |number| MemberEndpoint {
             instance_id: InstanceId::new("a").unwrap(),
             incarnation: Incarnation::new(number),
             address: "tcp://192.0.2.1:7".into(),
         };
         // Nothing is awaited here, so none of them gets beyond its beginning.
-        let mut held: Vec<_> = (0..CONNECTIONS_MAX as u64).map(|number| connections.connection(&place(number)).unwrap()).collect();
-        assert!(connections.connection(&place(u64::MAX)).is_none(), "all are in use");
+        let mut held: Vec<_> = (0..CONNECTIONS_MAX as u64).map(|number| connections.connection(&endpoint(number)).unwrap()).collect();
+        assert!(connections.connection(&endpoint(u64::MAX)).is_none(), "all are in use");
         drop(held.swap_remove(3));
-        assert!(connections.connection(&place(u64::MAX)).is_some());
+        assert!(connections.connection(&endpoint(u64::MAX)).is_some());
         let open = locked(&connections.open);
-        assert!(open.len() == CONNECTIONS_MAX && !open.contains_key(&place(3)));
+        assert!(open.len() == CONNECTIONS_MAX && !open.contains_key(&endpoint(3)));
     }
 }

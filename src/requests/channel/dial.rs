@@ -15,7 +15,7 @@ use super::proof::Recipient;
 use super::tls;
 use crate::requests::address::{PLAIN, SECURED};
 use crate::requests::security::PeerSecurity;
-use crate::requests::transport::Place;
+use crate::requests::transport::MemberEndpoint;
 use crate::settings::Network;
 
 /// The limit of each step: finding the name, connecting, and the handshake of TLS.
@@ -55,17 +55,17 @@ impl CallingEnd {
         self.security.token.is_some() || address.starts_with(SECURED)
     }
 
-    pub(super) async fn open(&self, place: &Place) -> Result<Box<dyn ByteStream>, Unreached> {
-        let Some((is_plain, host_and_port)) = read(&place.address) else {
+    pub(super) async fn open(&self, endpoint: &MemberEndpoint) -> Result<Box<dyn ByteStream>, Unreached> {
+        let Some((is_plain, host_and_port)) = read(&endpoint.address) else {
             return Err(Unreached::Unsent(format!(
                 "{} is not an address that this version knows: upgrade the older member",
-                Escaped(&place.address)
+                Escaped(&endpoint.address)
             )));
         };
         let (stream, address) = self.connect(host_and_port, is_plain).await?;
         let failed = |error: io::Error| Unreached::Unsent(format!("{address}: {error}"));
         let late = |_| Unreached::Unsent(format!("{address}: it does not prove within {HELLO_WITHIN:?} that it is the member"));
-        let recipient = Recipient { group: &self.group, instance_id: &place.instance_id, incarnation: place.incarnation };
+        let recipient = Recipient { group: &self.group, instance_id: &endpoint.instance_id, incarnation: endpoint.incarnation };
         let secret = self.security.token.as_ref().map(|secret| secret.expose_secret().as_bytes());
         let called = if is_plain {
             let protection = Protection { secret, binding: None };

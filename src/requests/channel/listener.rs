@@ -15,8 +15,8 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
 use super::ByteStream;
+use super::connection_limit::ConnectionLimit;
 use super::hello::{self, HELLO_WITHIN, Hello, HelloRefusal, Protection};
-use super::places::ConnectionPlaces;
 use super::proof::Recipient;
 use super::recipient;
 use super::tls::{self, Binding, ChannelTls};
@@ -55,7 +55,7 @@ pub enum Arrival {
 /// Takes connections to one or several members of this process.
 pub struct Reception {
     members: Vec<Weak<OwnershipContext>>,
-    places: ConnectionPlaces,
+    limit: ConnectionLimit,
     refused: LogThrottle<&'static str>,
 }
 
@@ -66,7 +66,7 @@ impl Reception {
     }
 
     fn of(members: Vec<Weak<OwnershipContext>>) -> Self {
-        Self { members, places: ConnectionPlaces::new(CONNECTIONS_MAX), refused: LogThrottle::default() }
+        Self { members, limit: ConnectionLimit::new(CONNECTIONS_MAX), refused: LogThrottle::default() }
     }
 
     /// Serves a connection to its end, which comes at the latest when its member has left ([`ShardingService::deregister_self`]). Calls
@@ -103,7 +103,7 @@ impl Reception {
                 return Err(error);
             }
         };
-        let Some(place) = self.places.take().await else { return self.refuse(stream, HelloRefusal::Full).await };
+        let Some(permit) = self.limit.admit().await else { return self.refuse(stream, HelloRefusal::Full).await };
         // The caller has sent no request yet. One that is sent to a member that has left might not get its refusal.
         let Some(incoming) = member.incoming.admit(hello.incarnation) else { return self.refuse(stream, HelloRefusal::OtherMember).await };
         // Before the caller hears of it: it may rely on that.
@@ -116,11 +116,11 @@ impl Reception {
         let ending = async {
             tokio::select! {
                 () = incoming.ending.cancelled() => {}
-                () = place.ending() => {}
+                () = permit.ending() => {}
             }
         };
         tokio::select! {
-            () = recipient::serve(stream, called, place.activity(), ending) => {}
+            () = recipient::serve(stream, called, permit.activity(), ending) => {}
             () = incoming.cut.cancelled() => {}
         }
         Ok(Arrival::Ended)

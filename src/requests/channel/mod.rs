@@ -7,16 +7,16 @@
 //! - `tls`: certificates (feature `tls`).
 //! - `dial`, `caller`: this member's connections to others.
 //! - `listener`, `recipient`: others' connections to this member.
-//! - `activity`, `places`: whether a connection is idle, and which one makes room for another.
+//! - `activity`, `connection_limit`: whether a connection is idle, and which one makes room for another.
 //! - `wire`: a request and its answer as headers; `body`: a body as it arrives.
 
 mod activity;
 mod body;
 mod caller;
+mod connection_limit;
 mod dial;
 mod hello;
 mod listener;
-mod places;
 pub mod proof;
 mod recipient;
 mod seal;

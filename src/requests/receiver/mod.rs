@@ -2,10 +2,10 @@
 //!
 //! - `owned`: handlers of keys; `queue`: one request of a key at a time; `widths`: how far this member has its keys spread.
 //! - `held`: handlers of names.
-//! - `beside`: the same for a server that stands before this worker.
+//! - `for_sidecar`: the same for a server that stands before this worker.
 //! - `gauges`: what metrics show of it; `report`: what the member's status says of it.
 
-mod beside;
+mod for_sidecar;
 mod gauges;
 mod held;
 mod owned;

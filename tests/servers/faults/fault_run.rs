@@ -10,7 +10,7 @@ use serde_json::Value;
 use shardwise::core::mistakes::Mistake;
 use shardwise::discovery::Clock;
 use shardwise_testkit::Direction;
-use shardwise_testkit::stays::{At, Findings, findings};
+use shardwise_testkit::overlap_judge::{At, Findings, findings};
 use sqlx::SqliteConnection;
 use tokio::runtime::Runtime;
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use shardwise_testkit::stays::{At, Findings};
+use shardwise_testkit::overlap_judge::{At, Findings};
 
 use super::stage::Stage;
 use super::{Fault, SINGLETON, TIMER};

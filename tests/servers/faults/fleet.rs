@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use shardwise::core::mistakes::Mistake;
 use shardwise_testkit::TcpProxy;
-use shardwise_testkit::stays::{Line, StayLogReader};
+use shardwise_testkit::overlap_judge::{Line, StayLogReader};
 
 use super::{ALWAYS_HELD, TIMER, worker};
 

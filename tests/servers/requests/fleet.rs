@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use shardwise::requests::{Answered, AskError, Request, To};
 use shardwise::{InstanceId, Router, Settings, ShardKey, ShardingFactory, slot_of};
-use shardwise_testkit::stays::{Line, StayLogReader};
+use shardwise_testkit::overlap_judge::{Line, StayLogReader};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 

@@ -12,7 +12,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::json;
 use shardwise::requests::{Answered, AskError, To};
-use shardwise_testkit::stays::findings;
+use shardwise_testkit::overlap_judge::findings;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde_json::json;
 use shardwise::requests::{Answer, Held, Owned, OwnedOptions, Request, SessionLimits, SessionRequest};
 use shardwise::{Guard, Moment, OwnershipMode, ShardingFactory, ShardingService};
-use shardwise_testkit::stays::{Line, StayLog};
+use shardwise_testkit::overlap_judge::{Line, StayLog};
 use shardwise_testkit::{TcpProxy, Usage, start_test};
 use tokio::sync::mpsc;
 

@@ -29,7 +29,7 @@ const FAULTS: [(&str, &str); 11] = [
     ("late", "pieces of work that found themselves running after the end of that time"),
     ("late_refused", "writes after it, refused by the fenced table"),
     ("late_first", "writes after it, before any write under a higher epoch"),
-    ("ghosts", "**writes let pass after one under a higher epoch**"),
+    ("ghosts", "**writes accepted after one under a higher epoch**"),
     ("kills_alone", "SIGKILLs of a worker to which nothing else came"),
     ("takeover_ms", "longest takeover after one of them, ms"),
     ("kills_of_sidecars", "SIGKILLs of a sidecar, or of both, to which nothing else came"),

@@ -40,7 +40,7 @@ class Http:
     async def ask(self, method: str, path: str, body: Optional[bytes] = None, *, is_safe: bool = True, until: float = 0.0,
                   content_type: str = "application/json", any_of_a_member: bool = False,
                   headers: Optional[Mapping[str, str]] = None) -> httpx.Response:  # fmt: skip
-        """Returns an answer with status 200, or raises when the time is over. `any_of_a_member`: any answer of a member's own is one."""
+        """Returns an answer with status 200, or raises at the deadline. `any_of_a_member`: any answer of a member's own is one."""
         error: ShardwiseError = Unavailable(f"{self.base} has not answered within {self.timeout} s")
         until, pause = until or time.monotonic() + self.timeout, 0.0
         sent = {**({"content-type": content_type} if body else {}), **(headers or {})}

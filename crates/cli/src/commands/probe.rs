@@ -68,7 +68,8 @@ impl Probe {
         }
         let text = String::from_utf8_lossy(&answer);
         let status = text.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse().ok());
-        let status = status.ok_or_else(|| std::io::Error::new(ErrorKind::InvalidData, "what answers there speaks no HTTP"))?;
+        let status =
+            status.ok_or_else(|| std::io::Error::new(ErrorKind::InvalidData, "the program that answers there does not speak HTTP"))?;
         Ok((status, text.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default()))
     }
 }

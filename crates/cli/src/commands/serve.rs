@@ -27,7 +27,7 @@ use crate::{descriptors, output, recorder, signals, traces};
 #[command(after_help = "\
 Joins under each --policy, then prints one JSON line: {\"listening\":\"127.0.0.1:8087\",...}.
 GET / is the page, GET /openapi.json the routes. Actions need a token; beyond loopback, TLS too.
-SIGTERM and Ctrl-C drain and leave; twice, at once. Traces go to $OTEL_EXPORTER_OTLP_ENDPOINT.
+SIGTERM and Ctrl-C drain and leave; a second one ends at once. Traces: $OTEL_EXPORTER_OTLP_ENDPOINT.
 
   shardwise serve --id worker-1
   shardwise serve --observe outbox_publishers --outbox orders")]

@@ -35,10 +35,10 @@ impl TraceExportConfig {
             set(&own).map(|value| (own, value)).or_else(|| set(&general).map(|value| (general, value)))
         };
         if let Some(other) = set("OTEL_TRACES_EXPORTER").filter(|exporter| exporter != "otlp") {
-            return Err(format!("OTEL_TRACES_EXPORTER is {other:?}: there are otlp and none"));
+            return Err(format!("OTEL_TRACES_EXPORTER is {other:?}: write otlp or none"));
         }
         if let Some((name, other)) = either("PROTOCOL").filter(|(_, value)| value != "http/protobuf") {
-            return Err(format!("{name} is {other:?}: there is http/protobuf, which collectors take at port 4318"));
+            return Err(format!("{name} is {other:?}: write http/protobuf, which collectors take at port 4318"));
         }
         let is_http = |url: &Url| matches!(url.scheme(), "http" | "https") && url.has_host();
         let url = Url::parse(address).ok().filter(is_http);
@@ -47,7 +47,7 @@ impl TraceExportConfig {
         let level = match set("SHARDWISE_TRACES").as_deref() {
             None | Some("info") => LevelFilter::INFO,
             Some("debug") => LevelFilter::DEBUG,
-            Some(other) => return Err(format!("SHARDWISE_TRACES is {other:?}: there are info and debug")),
+            Some(other) => return Err(format!("SHARDWISE_TRACES is {other:?}: write info or debug")),
         };
         let ca = either("CERTIFICATE").map(|(_, path)| path.into());
         Ok(Self { endpoint, within: within.clamp(Duration::from_millis(1), WITHIN_MOST), ca, level })

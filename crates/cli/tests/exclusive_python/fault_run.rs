@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde_json::Value;
-use shardwise_testkit::stays::{Findings, findings};
+use shardwise_testkit::overlap_judge::{Findings, findings};
 
 use crate::common::chance::Chance;
 use crate::figures::{Kill, figures, handovers};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use shardwise_testkit::stays::{At, Findings, Line};
+use shardwise_testkit::overlap_judge::{At, Findings, Line};
 
 use crate::{Fault, Whom};
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use shardwise::discovery::Clock;
 use shardwise_testkit::Direction;
-use shardwise_testkit::stays::{At, Line};
+use shardwise_testkit::overlap_judge::{At, Line};
 use sqlx::SqliteConnection;
 use tokio::runtime::Runtime;
 

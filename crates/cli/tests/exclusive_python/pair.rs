@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use shardwise_testkit::stays::{Line, StayLogReader};
+use shardwise_testkit::overlap_judge::{Line, StayLogReader};
 use shardwise_testkit::{Port, TcpProxy};
 
 use crate::Whom;

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use shardwise::{ShardKey as _, slot_of};
-use shardwise_testkit::{ConsulCluster, ConsulOptions, EtcdCluster, EtcdOptions, TcpProxy, leash, python_with};
+use shardwise_testkit::{ConsulCluster, ConsulOptions, EtcdCluster, EtcdOptions, TcpProxy, kill_with_parent, python_with};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode};
 use sqlx::{Connection as _, SqliteConnection};
 
@@ -105,7 +105,7 @@ impl Stage {
 
     fn start_process(&self, command: &Command, log: &str, input: Stdio) -> Child {
         let log = File::options().create(true).append(true).open(self.path(log)).unwrap();
-        leash(command).stdin(input).stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap()
+        kill_with_parent(command).stdin(input).stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap()
     }
 
     /// Drains a member, or ends that.

@@ -259,7 +259,7 @@ fn gone(tab: &Tab<'_>, workers: &mut Vec<Worker>) {
     let lost = "!document.getElementById('lost').hidden && document.getElementById('lost').innerText";
     let shown = tab.until("the page knows that it is old", lost).unwrap();
     let shown = shown.as_str().unwrap();
-    assert!(shown.contains("has not answered since") && shown.contains("What you see is from then"), "{shown}");
+    assert!(shown.contains("has not answered since") && shown.contains("The page shows the last known state"), "{shown}");
     let fresh: Value = tab.eval("document.getElementById('fresh').innerText").unwrap();
     assert_eq!(fresh, "old");
 }

@@ -80,7 +80,7 @@ fn a_sidecar_that_hangs_is_not_live() {
     verdict(&tab, "good", "All is well");
     tab.until("both have said when they renewed", "document.querySelectorAll('#members [data-age]').length === 2 && !document.getElementById('members').innerText.includes('less than')").unwrap();
     workers[1].process.signal(Signal::SIGSTOP);
-    verdict(&tab, "warn", "No proof of life for more than half the TTL: worker-2");
+    verdict(&tab, "warn", "No renewal for more than half the TTL: worker-2");
     assert_eq!(tab.eval("document.querySelector('#members .late').dataset.age").unwrap(), "worker-2");
     workers[1].process.signal(Signal::SIGCONT);
     workers[0].process.signal(Signal::SIGSTOP);

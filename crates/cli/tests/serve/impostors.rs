@@ -212,7 +212,8 @@ fn a_recorded_connection_is_worthless() {
     let tokened = format!("peer_token_file = '{}'\n", place.path("peers").display());
     let (caller, middle) = (service(&runtime, &place, "caller", &tokened), Middle::before(one.at, PASSES));
     let incarnation = Incarnation::from_hex(&whom.incarnation).unwrap();
-    let to = requests::Place { instance_id: InstanceId::new(&*whom.id).unwrap(), incarnation, address: format!("tcp://{}", middle.at) };
+    let to =
+        requests::MemberEndpoint { instance_id: InstanceId::new(&*whom.id).unwrap(), incarnation, address: format!("tcp://{}", middle.at) };
     let (connections, request) = (caller.connections(), Request::get("status"));
     let answer = runtime.block_on(async { connections.bring(&to, &request, &Attempt::until(Instant::now() + PATIENCE)).await });
     assert_eq!(answer.unwrap().status, 200);

@@ -234,7 +234,7 @@ fn a_second_signal_ends_a_publisher_that_cannot_finish() {
     });
     let printed = String::from_utf8(stderr.join().unwrap()).unwrap();
     assert!(
-        ended.code() == Some(130) && printed.ends_with("stopped at once; others take over when the lease runs out\n"),
+        ended.code() == Some(130) && printed.ends_with("stopped at once; others take over when the lease expires\n"),
         "{ended}: {printed}"
     );
 }

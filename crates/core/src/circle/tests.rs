@@ -141,7 +141,7 @@ fn all_give_points_when_the_circle_is_full() {
 }
 
 #[test]
-fn beyond_the_seats_it_is_the_simple_placement_too() {
+fn with_more_members_than_numbers_it_is_the_simple_placement_too() {
     let params = params(500, 1, LoadMargin::DEFAULT);
     let fleet = |members: u32| (0..members).map(|i| (id(format!("w{i}")), Weight::ONE));
     let mut circle = Circle::new(params);

@@ -160,10 +160,10 @@ pub async fn claims_01_of_many_that_ask_at_once_one_gets_each(scope: &Scope) {
     let store = scope.store().await;
     let (forwards, backwards) = (slots(0..300), slots(0..300).into_iter().rev().collect::<Vec<_>>());
     let _alive = scope.keep_alive(&[&a, &b]);
-    let (seat_a, seat_b) = (a.record_id(), b.record_id());
+    let (record_a, record_b) = (a.record_id(), b.record_id());
     let (of_a, of_b) = tokio::join!(
-        claims(&*scope.backend).acquire(&seat_a, &store, &forwards),
-        claims(&*scope.peer).acquire(&seat_b, &store, &backwards),
+        claims(&*scope.backend).acquire(&record_a, &store, &forwards),
+        claims(&*scope.peer).acquire(&record_b, &store, &backwards),
     );
     let (of_a, of_b) = (granted(of_a.expect("acquire")), granted(of_b.expect("acquire")));
     let both: Vec<_> = of_a.keys().filter(|resource| of_b.contains_key(*resource)).collect();

@@ -9,7 +9,7 @@ use shardwise_core::View;
 use super::{SOON, Scope, ids, view_where};
 use crate::WatchEvent;
 
-/// Who watches learns of everybody who is there already.
+/// A new watch first shows all present members.
 pub async fn clause_04_the_first_view_is_full(scope: &Scope) {
     for (incarnation, id) in (1..).zip(["a", "b", "c"]) {
         scope.joined(id, incarnation).await;

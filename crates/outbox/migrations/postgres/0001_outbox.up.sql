@@ -61,7 +61,7 @@ CREATE TABLE outbox (
 CREATE UNIQUE INDEX outbox_in_order ON outbox (aggregate, seq);
 CREATE INDEX outbox_parked ON outbox (parked_at) WHERE parked_at IS NOT NULL;
 
--- An aggregate has two rows, because nobody may wait for a writer whose transaction stays open. This one is the writers': its lock makes
+-- An aggregate has two rows, because no publisher may wait for a writer whose transaction stays open. This one is the writers': its lock makes
 -- seq the order of the commits. Publishers change it only while no writer has it, to say that everything is delivered.
 CREATE TABLE outbox_aggregate (
     id          bigint GENERATED ALWAYS AS IDENTITY (CACHE 32) PRIMARY KEY,
@@ -77,7 +77,7 @@ CREATE TABLE outbox_aggregate (
 -- committed no publisher looks at it.
 CREATE TABLE outbox_head (
     aggregate     bigint PRIMARY KEY,
-    -- XXH3-64 of the key with its highest bit flipped, so that signed order is unsigned order; NULL until somebody fills it in.
+    -- XXH3-64 of the key with its highest bit flipped, so that signed order is unsigned order; NULL until a publisher computes it.
     hash          bigint,
     -- On the publishers' list: there may be something to deliver.
     listed        boolean NOT NULL DEFAULT true,
@@ -159,5 +159,5 @@ END $$;
 CREATE TRIGGER outbox_fixed BEFORE UPDATE OF id, aggregatetype, aggregateid, type, aggregate, seq ON outbox
     FOR EACH ROW EXECUTE FUNCTION outbox_fixed();
 
--- A trigger's function needs no right of whoever sets it off, and nobody else is to run it.
+-- The inserting role needs no right on the trigger's function, and no other role may run it.
 REVOKE ALL ON FUNCTION outbox_sequence() FROM PUBLIC;

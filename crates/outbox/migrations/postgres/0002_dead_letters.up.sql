@@ -55,7 +55,7 @@ CREATE INDEX outbox_audit_at ON outbox_audit (at);
 -- whatever its snapshot.
 CREATE SEQUENCE outbox_floor MINVALUE 0 START WITH 0;
 
--- The trigger's function runs with the rights of who owns it, which may be somebody else than who runs this file.
+-- The trigger's function runs with the rights of who owns it, which may be another role than the one that runs this file.
 DO $$
 DECLARE
     owner name := (SELECT pg_get_userbyid(relowner) FROM pg_class WHERE oid = 'outbox'::regclass);

@@ -11,16 +11,10 @@ mod destination;
 mod destinations;
 mod flow;
 mod io;
-#[cfg(test)]
-mod one_slow;
 mod pause;
-#[cfg(test)]
-mod poisoned;
 mod poll;
 mod reports;
 mod retention;
-#[cfg(test)]
-mod several;
 #[cfg(test)]
 mod simulation;
 mod slots;

@@ -28,7 +28,7 @@ pub(crate) enum Report {
     Answering {
         to: DestinationKey,
     },
-    /// So many other destinations refuse everything, each for more than a minute.
+    /// The number of further destinations that refuse everything, each for more than a minute.
     MoreRefusing(usize),
     /// It is slow: events that wait for it are put back, so that those for other destinations are read.
     Slow {
@@ -39,7 +39,7 @@ pub(crate) enum Report {
         to: DestinationKey,
     },
     GivenUp(GivenUpEvent),
-    /// So many other events are not tried again by themselves.
+    /// The number of further events that are not tried again by themselves.
     MoreGivenUp(u64),
 }
 

@@ -146,7 +146,7 @@ fn listen(table: &SettingsTable<'_>, store: &StoreSettings) -> Result<bool> {
     let found = table.take(&keys::LISTEN)?;
     let listen = found.flag()?;
     if listen && matches!(store, StoreSettings::Sqlite { .. }) {
-        let why = "the store is a file, which is looked at every 25 ms to 100 ms for next to nothing; only PostgreSQL can notify";
+        let why = "a SQLite store cannot notify; it is polled every 25 to 100 ms; remove this key";
         return Err(found.refuse(why).into());
     }
     Ok(listen)

@@ -203,7 +203,7 @@ fn only_fitting(table: &SettingsTable<'_>, kind: Option<SinkKind>) -> Result<()>
         }
         if let Some(found) = table.find(key)? {
             let names: Vec<_> = kinds.iter().map(|kind| kind.name()).collect();
-            return Err(found.refuse(format_args!("only a sink of these has it: {}; remove it", names.join(", "))).into());
+            return Err(found.refuse(format_args!("only these sinks have this key: {}; remove it", names.join(", "))).into());
         }
     }
     Ok(())

@@ -60,7 +60,7 @@ pub(super) fn connect_error(server: &str, failure: ConnectFailure) -> Error {
             (ErrorKind::Denied, format!("{server} does not speak TLS: write its address in sink without TLS, or turn TLS on at the server"))
         }
         ConnectFailure::SilentOnTls(after) => {
-            (ErrorKind::Unavailable, format!("{server} takes the connection and is silent on TLS for {after:?}"))
+            (ErrorKind::Unavailable, format!("{server} accepts the connection but does not answer the TLS handshake within {after:?}"))
         }
         ConnectFailure::Certificate { why, advice } => {
             (ErrorKind::Denied, format!("the certificate of {server} {why}: {}", advice.with_setting("sink_ca_file")))

@@ -144,7 +144,7 @@ impl LeaseState {
         }
         self.opened += 1;
         if self.former.len() > self.slots.slots() as usize + FORMER_NAMES_MOST {
-            // What so many leases ago was granted is released by now.
+            // Grants of leases older than FORMER_LEASES have been released.
             self.former.retain(|resource, (_, lease)| matches!(resource, Resource::Slot(_)) || *lease + FORMER_LEASES > self.opened);
         }
         self.lease = Some(LiveLease { id, number: self.opened, opened: now, ends: now.plus(ttl), ttl });
@@ -182,7 +182,7 @@ impl LeaseState {
         }
     }
 
-    /// Ends the lease if its time is over.
+    /// Ends the lease if it has expired.
     pub(crate) fn expire(&mut self, now: Moment) {
         if self.lease.is_some_and(|lease| lease.ends <= now) {
             self.end(EXPIRED);

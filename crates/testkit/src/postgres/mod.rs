@@ -20,7 +20,7 @@ use crate::command::run_beside;
 use crate::error::{Error, Result};
 use crate::folder;
 use crate::ports::Port;
-use crate::process::{Launch, Process, leashed};
+use crate::process::{Launch, Process, dying_with_parent};
 use crate::server::{server, started};
 use crate::servers;
 use crate::usage::Usage;
@@ -178,7 +178,7 @@ async fn copy(data: &Path, folder: &Path) -> Result<()> {
 
 /// Lays out the server's folder; takes about a second.
 async fn init(initdb: &Path, user: Option<&User>, folder: &Path) -> Result<()> {
-    let mut command = leashed(Signal::SIGKILL, user, initdb);
+    let mut command = dying_with_parent(Signal::SIGKILL, user, initdb);
     command.arg("--pgdata").arg(folder.join("data")).args(["--username", SUPERUSER, "--auth", "trust", "--no-sync"]);
     command.args(["--encoding", "UTF8", "--locale", "C"]);
     run_beside(command, "initdb is started by setpriv, of the package util-linux").await.map(drop)

@@ -10,7 +10,7 @@ use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::ears::Ears;
+use super::request_parser::RequestParser;
 use super::{Direction, ProxyShared, Rules, Way};
 
 const CHUNK: usize = 16 * 1024;
@@ -70,8 +70,8 @@ async fn through(client: &mut TcpStream, shared: &ProxyShared) -> io::Result<()>
     let mut server = ServerEnd { stream: TcpStream::connect(target).await?, ended: false };
     client.set_nodelay(true)?;
     server.stream.set_nodelay(true)?;
-    let ears = shared.kind.map(|kind| Mutex::new(Ears::new(kind)));
-    let lane = |direction| ProxyLane { direction, shared, ears: ears.as_ref() };
+    let parser = shared.kind.map(|kind| Mutex::new(RequestParser::new(kind)));
+    let lane = |direction| ProxyLane { direction, shared, parser: parser.as_ref() };
     let (from_client, to_client) = client.split();
     let (from_server, to_server) = server.stream.split();
     tokio::try_join!(pump(from_client, to_server, lane(Direction::ToServer)), pump(from_server, to_client, lane(Direction::ToClient)),)?;
@@ -83,7 +83,7 @@ async fn through(client: &mut TcpStream, shared: &ProxyShared) -> io::Result<()>
 struct ProxyLane<'a> {
     direction: Direction,
     shared: &'a ProxyShared,
-    ears: Option<&'a Mutex<Ears>>,
+    parser: Option<&'a Mutex<RequestParser>>,
 }
 
 impl ProxyLane<'_> {
@@ -93,9 +93,9 @@ impl ProxyLane<'_> {
 
     /// What of these bytes goes on.
     fn heard(&self, bytes: Vec<u8>) -> Vec<u8> {
-        let Some(ears) = self.ears else { return bytes };
+        let Some(parser) = self.parser else { return bytes };
         let ignoring = self.shared.rules.borrow().ignore;
-        ears.lock().unwrap_or_else(PoisonError::into_inner).pass(self.direction, bytes, ignoring)
+        parser.lock().unwrap_or_else(PoisonError::into_inner).pass(self.direction, bytes, ignoring)
     }
 }
 

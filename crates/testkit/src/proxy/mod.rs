@@ -1,7 +1,7 @@
 //! A TCP proxy inside the test, that does to connections what bad networks do.
 
 mod connection;
-mod ears;
+mod request_parser;
 mod tls;
 pub(crate) mod udp;
 
@@ -14,8 +14,8 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
-use ears::RequestKind;
-pub use ears::Speech;
+use request_parser::RequestKind;
+pub use request_parser::Speech;
 pub use tls::TlsProxy;
 
 use crate::error::{Error, Result};

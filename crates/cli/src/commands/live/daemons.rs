@@ -20,7 +20,7 @@ const SETS_SHOWN_MAX: usize = 20;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Daemons are numbered workers, each alive on one member (`sharding.daemons(SET)`, `daemons` of a sidecar's clients). Members offer a set; its \
-number is in the backend, and until it is set none runs. Members read a new number within a TTL. With a smaller one the highest daemons end.
+number is in the backend; no daemon runs until it is set. Members read a new number within a TTL. With a smaller one the highest daemons end.
 Without COUNT it prints the number and who holds each daemon. Those above the number are about to end.
 Exit code 1: without COUNT, the number is not set.
 

@@ -16,10 +16,10 @@ const SHOWN_MAX: usize = 20;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-slots is what the placement gives a member, holds what it holds by its claims (exclusive ownership). States: active; draining (leaves, or \
-was undrained and has not seen that yet); drained (stays and owns nothing, after `shardwise drain`); drain requested (has not seen that \
-yet, in JSON drain_requested); no worker and worker fails (stays and owns nothing until the worker of `serve` works, in JSON draining and \
-worker); pausing and away (leaves or has left for a while and keeps its place).
+slots: slots that the placement gives a member. holds: slots that it has claimed (exclusive ownership).
+States: active; draining (leaves, or was undrained and has not seen that yet); drained (stays and owns nothing, after `shardwise drain`); \
+drain requested (has not seen that yet, in JSON drain_requested); no worker and worker fails (stays and owns nothing until the worker of \
+`serve` works, in JSON draining and worker); pausing and away (leaves or has left for a while and keeps its place).
 Without --policy and SHARDWISE_POLICY the only policy of workers is used; those of outboxes do not count.
 Exit code 1: there is no member.
 

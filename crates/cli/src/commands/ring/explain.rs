@@ -101,7 +101,7 @@ fn in_words(explained: &Explanation, slots: u32, holder: Option<&str>) -> String
         None => vec![row(owner, format!("takes it: {}", had(owner)))],
         Some(before) => vec![
             row(before, format!("is given it first: {}", had(before))),
-            row(owner, format!("takes it then, because all of its weight had too little: {}", had(owner))),
+            row(owner, format!("takes it instead: the members of its weight had less than their share: {}", had(owner))),
         ],
     };
     let way: Vec<_> = passed.iter().map(full).chain(takes).collect();

@@ -184,7 +184,7 @@ impl ProducerContext for ProducerEvents {
             // librdkafka drops what waits in it before its event says why.
             self.fatal(None);
         }
-        // Before anybody learns of it: its successors wait in the producer.
+        // Before the failure is reported: its successors wait in the producer.
         self.give_up(ProducerTrouble::Failed(code.to_string()));
         ticket.report(EventFate::Failed(code));
     }

@@ -7,11 +7,11 @@
 
 mod config;
 mod events;
-mod known;
 mod outcome;
 mod producer;
 mod refusal;
 mod reports;
+mod started_aggregates;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};

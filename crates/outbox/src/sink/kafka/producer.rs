@@ -18,12 +18,12 @@ use tokio::task::spawn_blocking;
 use super::super::connection::ANSWER_WITHIN;
 use super::config::KafkaConfig;
 use super::events::{ProducerEvents, ProducerTrouble};
-use super::known::KnownAggregates;
 use super::refusal;
 use super::reports::Ticket;
+use super::started_aggregates::StartedAggregates;
 use crate::{AggregateId, Error, ErrorKind, Result};
 
-/// How often the thread looks whether anybody uses the producer still.
+/// How often the thread checks whether the producer is still in use.
 const SERVE_FOR: Duration = Duration::from_millis(100);
 /// How long each look for an answer takes.
 const ASK_FOR: Duration = Duration::from_millis(200);
@@ -50,7 +50,7 @@ pub(super) struct KafkaProducer {
     /// Whether each request has one event.
     pub(super) singly: bool,
     topics: Mutex<BTreeSet<String>>,
-    known: Mutex<KnownAggregates>,
+    started: Mutex<StartedAggregates>,
 }
 
 impl std::fmt::Debug for KafkaProducer {
@@ -83,7 +83,7 @@ impl KafkaProducer {
         tokio::select! {
             found = failed => Err(refusal::unusable(config, found.as_ref(), within)),
             answered = answered => if matches!(answered, Ok(true)) {
-                Ok(Self { base, singly, topics: Mutex::default(), known: Mutex::default() })
+                Ok(Self { base, singly, topics: Mutex::default(), started: Mutex::default() })
             } else {
                 let failure = base.context().connection_failure().map(ProducerTrouble::Unreachable);
                 Err(refusal::unusable(config, failure.as_ref(), within))
@@ -136,12 +136,12 @@ impl KafkaProducer {
     }
 
     pub(super) fn knows(&self, aggregate: AggregateId) -> bool {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).contains(aggregate, Instant::now())
+        self.started.lock().unwrap_or_else(PoisonError::into_inner).contains(aggregate, Instant::now())
     }
 
     /// An event of each of these was acknowledged.
     pub(super) fn remember(&self, aggregates: impl Iterator<Item = AggregateId>) {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).remember(aggregates, Instant::now());
+        self.started.lock().unwrap_or_else(PoisonError::into_inner).remember(aggregates, Instant::now());
     }
 
     /// Hands an event over; it is sent later. Gives the record back if it is not taken.

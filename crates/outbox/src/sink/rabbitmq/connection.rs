@@ -17,7 +17,7 @@ use shardwise::discovery::tls::{ConnectFailure, ServerStream, TlsFiles, connect_
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::time::timeout;
 
-use super::handed::{Handover, runtime};
+use super::stream::{Handover, runtime};
 
 /// The most events in flight at once.
 const CHANNELS_MAX: u16 = 64;

@@ -5,7 +5,7 @@
 
 mod config;
 mod connection;
-mod handed;
+mod stream;
 
 use std::sync::Arc;
 

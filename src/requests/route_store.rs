@@ -6,8 +6,8 @@ use shardwise_core::routing::{KeyHash, KeyRoute, Routes};
 use shardwise_core::{ClaimName, Policy, Timing};
 use shardwise_discovery::{Discovery, NOTE_BYTES_MAX, Note, WriteOutcome};
 
-use super::note_book::NoteBook;
 use crate::error::{Error, ErrorKind, Result};
+use crate::membership::NoteBook;
 
 /// The note's name. Names for daemons and timers start with their kind and a slash.
 const NAME: &str = "routes";

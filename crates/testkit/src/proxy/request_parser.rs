@@ -24,7 +24,7 @@ pub(crate) struct RequestKind {
     pub(super) is_meant: fn(&[u8]) -> bool,
 }
 
-pub(super) struct Ears {
+pub(super) struct RequestParser {
     kind: RequestKind,
     /// Of one request at a time: whether the one under way is meant, and whether some of it or of its answer has been kept back; then the
     /// connection is of no use any more.
@@ -33,7 +33,7 @@ pub(super) struct Ears {
     frames: Frames,
 }
 
-impl Ears {
+impl RequestParser {
     pub(super) fn new(kind: RequestKind) -> Self {
         Self { kind, meant: false, kept: false, frames: Frames::default() }
     }
@@ -135,42 +135,42 @@ mod tests {
         bytes.windows(5).any(|part| part == b"watch")
     }
 
-    fn ears(speech: Speech) -> Ears {
-        Ears::new(RequestKind { speech, is_meant })
+    fn parser(speech: Speech) -> RequestParser {
+        RequestParser::new(RequestKind { speech, is_meant })
     }
 
     #[test]
     fn a_request_that_is_meant_gets_no_answer_and_others_do() {
         let (get, watch) = (b"GET /a HTTP/1.1\r\n\r\n".to_vec(), b"GET /watch HTTP/1.1\r\n\r\n".to_vec());
-        let mut ears = ears(Speech::Http1);
+        let mut parser = parser(Speech::Http1);
         for request in [&get, &watch] {
-            assert_eq!(ears.pass(Direction::ToServer, request.clone(), false), *request);
-            assert_eq!(ears.pass(Direction::ToClient, b"yes".to_vec(), false), b"yes");
+            assert_eq!(parser.pass(Direction::ToServer, request.clone(), false), *request);
+            assert_eq!(parser.pass(Direction::ToClient, b"yes".to_vec(), false), b"yes");
         }
-        assert_eq!(ears.pass(Direction::ToServer, get.clone(), true), get);
-        assert_eq!(ears.pass(Direction::ToClient, b"yes".to_vec(), true), b"yes");
-        assert!(ears.pass(Direction::ToServer, watch, true).is_empty());
-        assert!(ears.pass(Direction::ToServer, get, false).is_empty(), "the connection has nothing more to say");
+        assert_eq!(parser.pass(Direction::ToServer, get.clone(), true), get);
+        assert_eq!(parser.pass(Direction::ToClient, b"yes".to_vec(), true), b"yes");
+        assert!(parser.pass(Direction::ToServer, watch, true).is_empty());
+        assert!(parser.pass(Direction::ToServer, get, false).is_empty(), "the connection has nothing more to say");
     }
 
     #[test]
     fn a_query_that_is_meant_gets_no_answer_and_others_do() {
         let (other, watch) = (b"Q\0\0\0\x0dSELECT 1\0".to_vec(), b"Q\0\0\0\x11SELECT watch\0".to_vec());
-        let mut ears = ears(Speech::Postgres);
+        let mut parser = parser(Speech::Postgres);
         for request in [&watch, &other] {
-            assert_eq!(ears.pass(Direction::ToServer, request.clone(), false), *request);
-            assert_eq!(ears.pass(Direction::ToClient, b"yes".to_vec(), false), b"yes");
+            assert_eq!(parser.pass(Direction::ToServer, request.clone(), false), *request);
+            assert_eq!(parser.pass(Direction::ToClient, b"yes".to_vec(), false), b"yes");
         }
-        assert_eq!(ears.pass(Direction::ToServer, b"p\0\0\0\x0awatch\0".to_vec(), true), b"p\0\0\0\x0awatch\0", "no query");
-        assert!(ears.pass(Direction::ToServer, watch, true).is_empty());
-        assert!(ears.pass(Direction::ToServer, other, false).is_empty(), "the connection has nothing more to say");
+        assert_eq!(parser.pass(Direction::ToServer, b"p\0\0\0\x0awatch\0".to_vec(), true), b"p\0\0\0\x0awatch\0", "no query");
+        assert!(parser.pass(Direction::ToServer, watch, true).is_empty());
+        assert!(parser.pass(Direction::ToServer, other, false).is_empty(), "the connection has nothing more to say");
     }
 
     #[test]
     fn an_answer_on_its_way_is_kept_back() {
-        let mut ears = ears(Speech::Http1);
-        ears.pass(Direction::ToServer, b"GET /watch HTTP/1.1\r\n\r\n".to_vec(), false);
-        assert!(ears.pass(Direction::ToClient, b"yes".to_vec(), true).is_empty());
+        let mut parser = parser(Speech::Http1);
+        parser.pass(Direction::ToServer, b"GET /watch HTTP/1.1\r\n\r\n".to_vec(), false);
+        assert!(parser.pass(Direction::ToClient, b"yes".to_vec(), true).is_empty());
     }
 
     fn frame(kind: u8, stream: u8, content: &[u8]) -> Vec<u8> {
@@ -181,19 +181,19 @@ mod tests {
 
     #[test]
     fn a_stream_that_is_meant_falls_silent_and_others_do_not() {
-        let mut ears = ears(Speech::Grpc);
+        let mut parser = parser(Speech::Grpc);
         let mut hello = PREFACE.to_vec();
         hello.extend(frame(4, 0, b""));
         let (head, tail) = hello.split_at(10);
-        assert_eq!(ears.pass(Direction::ToServer, head.to_vec(), false), b"");
-        assert_eq!(ears.pass(Direction::ToServer, tail.to_vec(), false), hello);
+        assert_eq!(parser.pass(Direction::ToServer, head.to_vec(), false), b"");
+        assert_eq!(parser.pass(Direction::ToServer, tail.to_vec(), false), hello);
         let (watch, other) = (frame(DATA, 1, b"12345watch"), frame(DATA, 3, b"12345other"));
         for message in [&watch, &other] {
-            assert_eq!(ears.pass(Direction::ToServer, message.clone(), false), *message);
+            assert_eq!(parser.pass(Direction::ToServer, message.clone(), false), *message);
         }
         let answers = [frame(DATA, 1, b"news"), frame(DATA, 3, b"answer"), frame(1, 1, b"headers")];
-        assert_eq!(ears.pass(Direction::ToClient, answers.concat(), true), answers[1..].concat());
-        assert!(ears.pass(Direction::ToServer, frame(DATA, 1, b"12345more"), false).is_empty(), "it stays silent");
-        assert_eq!(ears.pass(Direction::ToServer, frame(DATA, 5, b"12345watch"), false), frame(DATA, 5, b"12345watch"));
+        assert_eq!(parser.pass(Direction::ToClient, answers.concat(), true), answers[1..].concat());
+        assert!(parser.pass(Direction::ToServer, frame(DATA, 1, b"12345more"), false).is_empty(), "it stays silent");
+        assert_eq!(parser.pass(Direction::ToServer, frame(DATA, 5, b"12345watch"), false), frame(DATA, 5, b"12345watch"));
     }
 }

@@ -6,22 +6,22 @@ use std::time::{Duration, Instant};
 use crate::AggregateId;
 
 /// The most aggregates that are remembered. A forgotten one costs a batch one more answer.
-const KNOWN_MAX: usize = 100_000;
+const STARTED_MAX: usize = 100_000;
 /// For how long. A broker forgets a producer that has written nothing to a partition for `producer.id.expiration.ms`, a day by default.
-const KNOWN_FOR: Duration = Duration::from_hours(1);
+const STARTED_FOR: Duration = Duration::from_hours(1);
 
 /// Aggregates of which an event was acknowledged lately: the broker of their partition knows the producer.
 #[derive(Debug, Default)]
-pub(super) struct KnownAggregates(HashMap<AggregateId, Instant>);
+pub(super) struct StartedAggregates(HashMap<AggregateId, Instant>);
 
-impl KnownAggregates {
+impl StartedAggregates {
     pub(super) fn contains(&self, aggregate: AggregateId, now: Instant) -> bool {
-        self.0.get(&aggregate).is_some_and(|acknowledged| now.saturating_duration_since(*acknowledged) < KNOWN_FOR)
+        self.0.get(&aggregate).is_some_and(|acknowledged| now.saturating_duration_since(*acknowledged) < STARTED_FOR)
     }
 
     /// An event of each of these was acknowledged.
     pub(super) fn remember(&mut self, aggregates: impl Iterator<Item = AggregateId>, now: Instant) {
-        if self.0.len() >= KNOWN_MAX {
+        if self.0.len() >= STARTED_MAX {
             self.0.clear();
         }
         self.0.extend(aggregates.map(|aggregate| (aggregate, now)));
@@ -34,12 +34,12 @@ mod tests {
 
     #[test]
     fn an_aggregate_is_forgotten_an_hour_after_its_last_acknowledgement() {
-        let (mut known, begun) = (KnownAggregates::default(), Instant::now());
+        let (mut started, begun) = (StartedAggregates::default(), Instant::now());
         let after = |minutes| begun + Duration::from_mins(minutes);
-        known.remember([1, 2].into_iter(), begun);
-        known.remember([2].into_iter(), after(30));
-        assert!(known.contains(1, after(59)) && !known.contains(1, after(60)));
-        assert!(known.contains(2, after(89)) && !known.contains(2, after(90)));
-        assert!(!known.contains(3, begun));
+        started.remember([1, 2].into_iter(), begun);
+        started.remember([2].into_iter(), after(30));
+        assert!(started.contains(1, after(59)) && !started.contains(1, after(60)));
+        assert!(started.contains(2, after(89)) && !started.contains(2, after(90)));
+        assert!(!started.contains(3, begun));
     }
 }

@@ -16,19 +16,19 @@ pub(crate) fn setpriv(farewell: Signal) -> Command {
 }
 
 /// The same command, with its arguments, variables and folder, whose process the kernel kills when the thread ends that starts it.
-pub fn leash(command: &Command) -> Command {
-    let mut leashed = setpriv(Signal::SIGKILL);
-    leashed.arg("--").arg(command.get_program()).args(command.get_args());
+pub fn kill_with_parent(command: &Command) -> Command {
+    let mut wrapped = setpriv(Signal::SIGKILL);
+    wrapped.arg("--").arg(command.get_program()).args(command.get_args());
     for (name, value) in command.get_envs() {
         match value {
-            Some(value) => leashed.env(name, value),
-            None => leashed.env_remove(name),
+            Some(value) => wrapped.env(name, value),
+            None => wrapped.env_remove(name),
         };
     }
     if let Some(folder) = command.get_current_dir() {
-        leashed.current_dir(folder);
+        wrapped.current_dir(folder);
     }
-    leashed
+    wrapped
 }
 
 /// Starts one test of this test binary in another process, with these variables. What it prints is appended to `log`, and its input stays
@@ -38,8 +38,12 @@ pub fn start_test(test: &str, variables: &[(&str, &str)], log: &Path) -> Result<
     command.args(["--exact", test, "--nocapture"]).envs(variables.iter().copied());
     let log = File::options().create(true).append(true).open(log).map_err(Error::io(log.display()))?;
     let also = log.try_clone().map_err(Error::io("a log"))?;
-    let mut child =
-        leash(&command).stdin(Stdio::piped()).stdout(also).stderr(log).spawn().map_err(Error::io("setpriv, of the package util-linux"))?;
+    let mut child = kill_with_parent(&command)
+        .stdin(Stdio::piped())
+        .stdout(also)
+        .stderr(log)
+        .spawn()
+        .map_err(Error::io("setpriv, of the package util-linux"))?;
     let input = child.stdin.take().ok_or_else(|| Error::new(format!("the process of {test} has no input")))?;
     Ok((child, input))
 }

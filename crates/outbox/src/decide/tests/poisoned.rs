@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::destination::OUTAGE_DELAY_MAX;
 use super::several::{all_but, single};
-use super::tests::{HOLD, answer, at, holding, options, read, sent};
-use super::*;
+use super::{HOLD, answer, at, holding, options, read, sent};
+use crate::decide::destination::OUTAGE_DELAY_MAX;
+use crate::decide::*;
 use crate::sink::Refusal;
 use crate::store::{EventRun, HeadTrouble};
 

@@ -1,5 +1,9 @@
 //! Tests of the engine as a whole: inputs, and the actions that must follow.
 
+mod one_slow;
+mod poisoned;
+mod several;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::tests::{HOLD, accepted, answer, at, fetches, holding, holding_for, options, read, recorded, run, sent};
-use super::*;
+use super::{HOLD, accepted, answer, at, fetches, holding, holding_for, options, read, recorded, run, sent};
+use crate::decide::*;
 use crate::sink::Refusal;
 use crate::store::{EventRun, HeadTrouble};
 

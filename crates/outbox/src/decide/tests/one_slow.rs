@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::several::{retries, single, two};
-use super::slow::SlowMistake;
-use super::tests::{HOLD, accepted, answer, at, holding, holding_for, options, read, recorded, run, sent};
-use super::*;
+use super::{HOLD, accepted, answer, at, holding, holding_for, options, read, recorded, run, sent};
+use crate::decide::slow::SlowMistake;
+use crate::decide::*;
 use crate::store::EventRun;
 
 /// One event a send, and four sends at a time, of which a single destination may have three.
