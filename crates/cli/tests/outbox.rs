@@ -349,7 +349,7 @@ fn after_a_restore_numbers_are_lifted_and_what_waits_is_counted() {
     let ran = place.run(&["outbox", "restored", "--epoch-above", "7", "--sequence-above", "1000"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert!(
-        ran.text().starts_with("epochs go on above 8, sequences above 1000: ")
+        ran.text().starts_with("epochs go on above 8, sequences above 1000\n")
             && ran.err.contains("up to 3 events wait and keep sequences"),
         "{ran:?}"
     );

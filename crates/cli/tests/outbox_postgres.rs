@@ -180,11 +180,7 @@ fn a_publisher_whose_commits_are_gone_ends_and_says_what_to_do() {
     }
     // A server that was killed goes on some numbers later, but below this one.
     let lifted = place.run(&["outbox", "restored", "--epoch-above", "100", "--sequence-above", "4000"]);
-    assert_eq!(
-        (lifted.code, lifted.text().as_str()),
-        (Some(0), "epochs go on above 101, sequences above 4000: 1 aggregate lifted\n"),
-        "{lifted:?}"
-    );
+    assert_eq!((lifted.code, lifted.text().as_str()), (Some(0), "epochs go on above 101, sequences above 4000\n"), "{lifted:?}");
     place.run_with(&["outbox", "enqueue"], line(1, 3).as_bytes()).well();
     let mut next = publish(&place, "b");
     let delivered = || read_events(place.path("delivered.jsonl")).unwrap().map(Result::unwrap).collect::<Vec<_>>();

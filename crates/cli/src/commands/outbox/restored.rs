@@ -50,8 +50,7 @@ impl RestoredArgs {
             }))?;
             return Ok(Code::Ok);
         }
-        let lifted = count(restored.aggregates, "aggregate");
-        output::text(&format!("epochs go on above {}, sequences above {}: {lifted} lifted\n", restored.epoch, self.sequence_above))?;
+        output::text(&format!("epochs go on above {}, sequences above {}\n", restored.epoch, self.sequence_above))?;
         if restored.publishers > 0 {
             let alive = count(restored.publishers, "publisher");
             output::note(format_args!("{alive} still alive: slots are taken again, and events in flight may arrive twice"));
