@@ -85,7 +85,8 @@ ALTER TABLE outbox_meta ADD COLUMN highest bigint NOT NULL DEFAULT 0;
 
 -- Strikes aggregates off that have no event behind `through`. A writer that came and went has left its event and no new version of the row, so
 -- the events are looked up by a second statement, behind the locks. It sees the publishers' rows that have come meanwhile as well. Without
--- such a row the aggregate is forgotten: its events in `outbox` are all delivered. A locked row stays in its place. Returns the aggregates that are struck off.
+-- such a row the aggregate is forgotten: its events in `outbox` are all delivered. A locked row stays in its place. LATERAL and the arrays force
+-- one lookup for each aggregate: a plan that was made while a table was empty would compare all with all. Returns the aggregates that are struck off.
 CREATE OR REPLACE FUNCTION outbox_strike(aggregates bigint[], through bigint[]) RETURNS SETOF bigint
 LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 DECLARE
@@ -100,25 +101,28 @@ BEGIN
     PERFORM set_config('lock_timeout',
         greatest(least(extract(epoch FROM current_setting('deadlock_timeout')::interval) * 250, 200), 1)::bigint::text, true);
     SELECT array_agg(f.ctid), array_agg(f.id), array_agg(f.done) INTO places, free, behind FROM (
-        SELECT a.ctid, a.id, g.done FROM unnest(aggregates, through) AS g (id, done) JOIN outbox_aggregate AS a ON a.id = g.id
-        FOR UPDATE OF a SKIP LOCKED
+        SELECT a.ctid, a.id, g.done FROM unnest(aggregates, through) AS g (id, done) CROSS JOIN LATERAL (
+            SELECT w.ctid, w.id FROM outbox_aggregate AS w WHERE w.id = g.id FOR UPDATE SKIP LOCKED
+        ) AS a
     ) AS f;
     -- Any other statement is looked at by a trigger of schema 6.
     PERFORM set_config('shardwise.strike', 'on', true);
     RETURN QUERY
         WITH idle AS MATERIALIZED (
-            SELECT g.place, g.id, g.done, EXISTS (SELECT 1 FROM outbox_head AS h WHERE h.aggregate = g.id) AS is_kept
-            FROM unnest(places, free, behind) AS g (place, id, done)
-            WHERE NOT EXISTS (SELECT 1 FROM outbox AS o WHERE o.aggregate = g.id AND o.seq > g.done)
+            SELECT g.place, g.id, g.done, h.aggregate IS NOT NULL AS is_kept FROM unnest(places, free, behind) AS g (place, id, done)
+            LEFT JOIN LATERAL (SELECT o.seq FROM outbox AS o WHERE o.aggregate = g.id AND o.seq > g.done LIMIT 1) AS e ON true
+            LEFT JOIN LATERAL (SELECT l.aggregate FROM outbox_head AS l WHERE l.aggregate = g.id OFFSET 0) AS h ON true
+            WHERE e.seq IS NULL
         ), forgotten AS (
             DELETE FROM outbox_aggregate AS a WHERE a.ctid = ANY (ARRAY(SELECT i.place FROM idle AS i WHERE NOT i.is_kept)) RETURNING a.id
         ), struck AS (
             UPDATE outbox_aggregate AS a SET last_seq = greatest(a.last_seq, i.done), drained_seq = greatest(a.last_seq, i.done)
-            FROM idle AS i WHERE a.id = i.id AND i.is_kept RETURNING a.id, i.done
+            FROM idle AS i WHERE a.ctid = i.place AND i.is_kept RETURNING a.id, i.done
         ), heads AS (
-            UPDATE outbox_head AS h SET listed = false, done_seq = greatest(h.done_seq, s.done), attempts = 0, failures = 0, failing_since = NULL,
-                attempted_at = NULL, retry_at = NULL, last_error = NULL
-            FROM struck AS s WHERE h.aggregate = s.id
+            UPDATE outbox_head AS h SET listed = false, attempts = 0, failures = 0, failing_since = NULL, attempted_at = NULL, retry_at = NULL,
+                last_error = NULL, done_seq = greatest(h.done_seq,
+                    (ARRAY(SELECT s.done FROM struck AS s))[array_position(ARRAY(SELECT s.id FROM struck AS s), h.aggregate)])
+            WHERE h.aggregate = ANY (ARRAY(SELECT s.id FROM struck AS s))
         )
         SELECT f.id FROM forgotten AS f UNION ALL SELECT s.id FROM struck AS s;
     PERFORM set_config('shardwise.strike', '', true);

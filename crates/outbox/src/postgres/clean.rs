@@ -38,11 +38,16 @@ const IDLE: &str = concat!(
     "), looked AS MATERIALIZED (
         SELECT id, last_seq, drained_seq FROM patience CROSS JOIN outbox_aggregate
         WHERE id > $1 AND (SELECT schema_version FROM outbox_meta) >= 6 ORDER BY id LIMIT $2
+    ), bare AS MATERIALIZED (
+        SELECT l.id, l.last_seq FROM looked AS l
+        LEFT JOIN LATERAL (SELECT true AS has FROM outbox AS o WHERE o.aggregate = l.id LIMIT 1) AS e ON true
+        LEFT JOIN LATERAL (SELECT h.listed FROM outbox_head AS h WHERE h.aggregate = l.id OFFSET 0) AS h ON true
+        WHERE l.last_seq = l.drained_seq AND e.has IS NULL AND h.listed IS NOT TRUE
     ), idle AS MATERIALIZED (
-        SELECT a.id FROM looked AS l JOIN outbox_aggregate AS a ON a.id = l.id AND a.last_seq = l.last_seq AND a.last_seq = a.drained_seq
-        WHERE l.last_seq = l.drained_seq AND NOT EXISTS (SELECT 1 FROM outbox AS o WHERE o.aggregate = l.id)
-          AND NOT EXISTS (SELECT 1 FROM outbox_head AS h WHERE h.aggregate = l.id AND h.listed)
-        FOR UPDATE OF a SKIP LOCKED
+        SELECT a.id FROM bare AS b CROSS JOIN LATERAL (
+            SELECT w.id FROM outbox_aggregate AS w WHERE w.id = b.id AND w.last_seq = b.last_seq AND w.last_seq = w.drained_seq
+            FOR UPDATE SKIP LOCKED
+        ) AS a
     )
     SELECT (SELECT count(*) FROM looked), (SELECT max(id) FROM looked), coalesce(array_agg(id), '{}') FROM idle"
 );
@@ -57,7 +62,8 @@ const STRIKE_OFF: &str = concat!(
         SELECT h.aggregate FROM patience CROSS JOIN outbox_head AS h WHERE h.aggregate = ANY ($1::bigint[]) FOR NO KEY UPDATE OF h SKIP LOCKED
     ), idle AS MATERIALIZED (
         SELECT array_agg(a.id) AS aggregates, array_agg(coalesce(h.done_seq, a.drained_seq)) AS through
-        FROM outbox_aggregate AS a LEFT JOIN outbox_head AS h ON h.aggregate = a.id
+        FROM outbox_aggregate AS a
+        LEFT JOIN LATERAL (SELECT l.aggregate, l.done_seq FROM outbox_head AS l WHERE l.aggregate = a.id OFFSET 0) AS h ON true
         LEFT JOIN LATERAL (
             SELECT 1 AS pending FROM outbox AS o WHERE o.aggregate = a.id AND o.seq > coalesce(h.done_seq, a.drained_seq) LIMIT 1
         ) AS e ON true

@@ -55,7 +55,8 @@ macro_rules! writers_list {
     ($limit:literal) => {
         concat!(
             "SELECT a.id AS aggregate, a.key, coalesce(h.done_seq, a.drained_seq) AS done_seq FROM (", listed_by_writers!($limit), ") AS a
-             LEFT JOIN outbox_head AS h ON h.aggregate = a.id WHERE h.listed IS NOT TRUE"
+             LEFT JOIN LATERAL (SELECT h.listed, h.done_seq FROM outbox_head AS h WHERE h.aggregate = a.id OFFSET 0) AS h ON true
+             WHERE h.listed IS NOT TRUE"
         )
     };
 }
@@ -65,13 +66,14 @@ pub(super) use writers_list;
 const HELD: &str = "SELECT coalesce(array_agg(slot), '{}'), coalesce(array_agg(epoch), '{}') FROM outbox_slot WHERE incarnation = $1";
 
 /// $1 number and $2 aggregate to begin behind, $3 how many. Returns also whether the aggregate is on the publishers' list, and how far it is
-/// delivered. Public for the test that reads the plan.
+/// delivered. LATERAL forces one lookup for each aggregate: a plan that was made while the publishers' list was empty would compare each
+/// aggregate with each row of it. Public for the test that reads the plan.
 pub const LISTED: &str = "
     SELECT a.id, a.key, a.last_seq, h.listed IS TRUE, coalesce(h.done_seq, a.drained_seq) FROM (
         SELECT id, key, last_seq, drained_seq FROM outbox_aggregate
         WHERE last_seq <> drained_seq AND (last_seq, id) > ($1, $2) AND (SELECT schema_version FROM outbox_meta) >= 6
         ORDER BY last_seq, id LIMIT $3
-    ) AS a LEFT JOIN outbox_head AS h ON h.aggregate = a.id";
+    ) AS a LEFT JOIN LATERAL (SELECT h.listed, h.done_seq FROM outbox_head AS h WHERE h.aggregate = a.id OFFSET 0) AS h ON true";
 
 /// The events of listed aggregates. $1 aggregates and $2 the sequences up to which they are delivered, $3 events at most, $4 the size in bytes
 /// above which an event comes without its payload and headers. Public for the test that reads the plan.
@@ -92,9 +94,10 @@ const HAND_OVER: &str = concat!(
     short_of_a_deadlock!(),
     ", set_config('shardwise.strike', 'on', true)), free AS MATERIALIZED (
         SELECT a.id, a.last_seq, a.drained_seq, g.hash
-        FROM patience CROSS JOIN unnest($1::bigint[], $2::bigint[]) AS g (id, hash) JOIN outbox_aggregate AS a ON a.id = g.id
-        WHERE a.last_seq <> a.drained_seq
-        FOR NO KEY UPDATE OF a SKIP LOCKED
+        FROM patience CROSS JOIN unnest($1::bigint[], $2::bigint[]) AS g (id, hash) CROSS JOIN LATERAL (
+            SELECT w.id, w.last_seq, w.drained_seq FROM outbox_aggregate AS w WHERE w.id = g.id AND w.last_seq <> w.drained_seq
+            FOR NO KEY UPDATE SKIP LOCKED
+        ) AS a
     ), placed AS (
         INSERT INTO outbox_head AS h (aggregate, hash, done_seq) SELECT f.id, f.hash, f.drained_seq FROM free AS f
         ON CONFLICT (aggregate) DO UPDATE SET hash = excluded.hash, listed = true RETURNING h.aggregate, h.done_seq

@@ -113,6 +113,38 @@ async fn a_mark_and_a_release_look_each_slot_up_without_statistics_too() {
     assert_eq!(outbox.execute(LISTED).await.len(), 0, "they were marked and struck off");
 }
 
+/// A session keeps the plans that it made while the tables were empty, as they are where publishers keep up. None may compare all with all.
+#[tokio::test]
+async fn plans_that_were_made_for_empty_tables_look_each_aggregate_up() {
+    let outbox = Outbox::new().await;
+    for table in ["outbox", "outbox_aggregate", "outbox_head"] {
+        outbox.execute(&format!("VACUUM ANALYZE {table}")).await;
+    }
+    let strike = postgres::MIGRATIONS[6].up;
+    let between = |from: &str, to: &str| strike.split_once(from).unwrap().1.split_once(to).unwrap().0.to_owned();
+    let locks = format!("SELECT array_agg(f.ctid){};", between("SELECT array_agg(f.ctid)", ";").replace(" INTO places, free, behind", ""));
+    let strikes = between("RETURN QUERY", "PERFORM set_config('shardwise.strike', '', true)");
+    let as_parameters = |sql: String| {
+        [("aggregates, through", "$1, $2"), ("places, free, behind", "$3, $1, $2")].iter().fold(sql, |sql, (name, n)| sql.replace(name, n))
+    };
+    let calls = [
+        ("i (bigint, bigint, bigint)", postgres::LISTED.to_owned(), "(0, 0, 10)"),
+        ("d (bigint[], bigint[], bigint, bigint)", postgres::DIRECT.to_owned(), "('{1}', '{1}', 10, 1000)"),
+        ("l (bigint[], bigint[])", as_parameters(locks), "('{1}', '{1}')"),
+        ("s (bigint[], bigint[], tid[])", as_parameters(strikes), "('{1}', '{1}', '{}')"),
+    ];
+    for (signature, statement, arguments) in calls {
+        let name = signature.split(' ').next().unwrap();
+        let statement = statement.trim().trim_end_matches(';');
+        let sql = format!("{}; PREPARE {signature} AS {statement}; EXPLAIN EXECUTE {name} {arguments}", postgres::SESSION);
+        let plan: Vec<String> = outbox.execute(&sql).await.into_iter().filter_map(|row| row.into_iter().next().flatten()).collect();
+        let compares = plan.iter().any(|step| ["Materialize", "Join Filter", "Hash", "Merge"].iter().any(|word| step.contains(word)));
+        assert!(!compares, "{signature}: {plan:#?}");
+        let scans = plan.iter().filter(|step| step.contains("Seq Scan") && !step.contains("outbox_meta")).count();
+        assert_eq!(scans, 0, "{plan:#?}");
+    }
+}
+
 /// Whether an aggregate has a newer event is one seek in `outbox_strike`, however many delivered events it keeps.
 #[tokio::test]
 async fn a_mark_costs_the_same_however_many_delivered_events_are_kept() {
