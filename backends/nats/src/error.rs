@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use shardwise_core::{Address, EpochError, InstanceId, SLOTS_MAX};
+use shardwise_discovery::feeds::{NoReading, READING_LIMIT};
 use shardwise_discovery::tls::TlsError;
 use shardwise_discovery::{Error, ErrorKind, RecordWriteError};
 
@@ -131,6 +132,15 @@ impl Failure {
             _ => format!("NATS at {place}: {self}"),
         };
         Error::new(self.kind(), operation, text)
+    }
+}
+
+impl From<NoReading> for Failure {
+    fn from(none: NoReading) -> Self {
+        match none {
+            NoReading::Ended => Self::ShuttingDown,
+            NoReading::TimedOut => Self::TimedOut { after: READING_LIMIT },
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 use std::time::Duration;
 
 use shardwise_core::{Address, EpochError, InstanceId, MEMBERS_MAX, SLOTS_MAX};
+use shardwise_discovery::feeds::{NoReading, READING_LIMIT};
 use shardwise_discovery::postgres::{ConnectFault, connect_fault};
 use shardwise_discovery::{Error, ErrorKind, RecordWriteError, one_line};
 use sqlx::error::DatabaseError;
@@ -166,6 +167,15 @@ impl Failure {
     #[expect(clippy::needless_pass_by_value, reason = "it is passed to `map_err`")]
     pub(crate) fn of_row(error: sqlx::Error) -> Self {
         Self::BadRow { why: one_line(&error.to_string()) }
+    }
+}
+
+impl From<NoReading> for Failure {
+    fn from(none: NoReading) -> Self {
+        match none {
+            NoReading::Ended => Self::ShuttingDown,
+            NoReading::TimedOut => Self::TimedOut { after: READING_LIMIT },
+        }
     }
 }
 

@@ -12,8 +12,7 @@ use tokio::sync::OnceCell;
 
 use super::{AT_ONCE, refuse_too_many};
 use crate::error::{Failure, NatsResult};
-use crate::groups::AwaitedLife;
-use crate::handle::BucketHandle;
+use crate::handle::{AwaitedLife, BucketHandle};
 use crate::jetstream::CasOutcome;
 use crate::messages::{ClaimMessage, LifeBeat, millis};
 
