@@ -27,6 +27,7 @@ mod notes;
 pub mod postgres;
 mod record;
 pub mod settings;
+mod shared_connection;
 pub mod silence;
 #[cfg(feature = "tls")]
 pub mod tls;
@@ -44,6 +45,7 @@ pub use memory::MemoryBackend;
 pub use notes::{NOTE_BYTES_MAX, Note, Notes, WriteOutcome, check_note};
 pub use record::{FINGERPRINTS_MAX, METADATA_BYTES_MAX, RECORD_SCHEMA, Record, RecordError, RecordWriteError};
 pub use shardwise_core::AcquireOutcome;
+pub use shared_connection::{AbandonedCall, SharedConnection};
 pub use used_stores::UsedStores;
 
 /// A pause that differs between processes, because many lose the same server at the same moment: between half of it and all.
