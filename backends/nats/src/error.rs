@@ -5,7 +5,7 @@ use std::time::Duration;
 use shardwise_core::{Address, EpochError, InstanceId, SLOTS_MAX};
 use shardwise_discovery::feeds::{NoReading, READING_LIMIT};
 use shardwise_discovery::tls::TlsError;
-use shardwise_discovery::{Error, ErrorKind, RecordWriteError};
+use shardwise_discovery::{Error, ErrorKind, RecordWriteError, at_address};
 
 pub(crate) type NatsResult<T> = Result<T, Failure>;
 
@@ -58,7 +58,7 @@ pub(crate) enum Failure {
     Contended,
     #[error("{instance_id:?} has no living record here; register again")]
     Lost { instance_id: InstanceId },
-    #[error("instance id {instance_id:?} is in use{}; stop the other one, or wait until its record expires", at(.address.as_ref()))]
+    #[error("instance id {instance_id:?} is in use{}; stop the other one, or wait until its record expires", at_address(.address.as_ref()))]
     InUse { instance_id: InstanceId, address: Option<Address>, stamp: u64 },
     #[error("a later call has changed the record of {instance_id:?}")]
     Superseded { instance_id: InstanceId },
@@ -83,10 +83,6 @@ pub(crate) enum Failure {
     ShuttingDown,
     #[error("the server refuses the request: {why}")]
     Refused { why: String },
-}
-
-fn at(address: Option<&Address>) -> String {
-    address.map(|address| format!(" at {address}")).unwrap_or_default()
 }
 
 impl Failure {

@@ -38,7 +38,7 @@ pub mod valkey;
 pub use claims::{ClaimChange, ClaimTable, Claims, ClaimsEvent, ClaimsStream, decode_claim_store};
 pub use clock::Clock;
 pub use contract::{Capabilities, Discovery, Grant, RecordId, Registration, ViewSnapshot, WatchEvent, WatchStream};
-pub use error::{Error, ErrorKind, Result, one_line};
+pub use error::{Error, ErrorKind, Result, at_address, one_line};
 pub use faults::{FaultRates, Faults};
 pub use log_throttle::LogThrottle;
 pub use memory::MemoryBackend;
