@@ -18,6 +18,7 @@ mod contract;
 mod error;
 mod faults;
 pub mod feeds;
+mod keys;
 mod log_throttle;
 mod memory;
 #[cfg(feature = "nats")]
@@ -40,6 +41,7 @@ pub use clock::Clock;
 pub use contract::{Capabilities, Discovery, Grant, RecordId, Registration, ViewSnapshot, WatchEvent, WatchStream};
 pub use error::{Error, ErrorKind, Result, at_address, one_line};
 pub use faults::{FaultRates, Faults};
+pub use keys::percent_encoded;
 pub use log_throttle::LogThrottle;
 pub use memory::MemoryBackend;
 pub use notes::{NOTE_BYTES_MAX, Note, Notes, WriteOutcome, check_note};
