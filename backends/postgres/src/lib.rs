@@ -7,7 +7,6 @@
 
 mod answers;
 mod backend;
-mod calls;
 mod claims;
 mod client;
 mod config;

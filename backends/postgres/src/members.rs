@@ -1,12 +1,11 @@
-//! The calls of members, and the tasks that these start.
+//! The calls of members.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use shardwise_core::{GroupName, InstanceId, Member};
-use shardwise_discovery::{Grant, Record, RecordId, Registration, ViewSnapshot};
+use shardwise_discovery::{CallNumber, Grant, Record, RecordId, Registration, ViewSnapshot};
 
-use crate::calls::next_call;
 use crate::client::CallTurn;
 use crate::error::{Failure, PgResult};
 use crate::mirror::GroupMirror;
@@ -24,7 +23,7 @@ impl Shared {
         let (record, record_id) = (encode(&registration.member)?, registration.record_id());
         let ttl = registration.ttl.max(TTL_LEAST);
         let (client, started) = (&self.client, self.client.clock.now());
-        let sql = members::register(&client.schema, &record_id, &record, ttl, next_call());
+        let sql = members::register(&client.schema, &record_id, &record, ttl, CallNumber::next());
         let answers = client.run_write(CallTurn::MayWait, sql).await?;
         match Registered::read(&answers).map_err(Failure::of_row)? {
             Registered::Written => {
@@ -59,13 +58,13 @@ impl Shared {
 
     pub(crate) async fn update(&self, registration: &Registration) -> PgResult<()> {
         let (record, record_id) = (encode(&registration.member)?, registration.record_id());
-        let changed = self.change(&record_id, members::update(&self.client.schema, &record_id, &record, next_call())).await?;
+        let changed = self.change(&record_id, members::update(&self.client.schema, &record_id, &record, CallNumber::next())).await?;
         written(&record_id, changed)
     }
 
     pub(crate) async fn step_away(&self, registration: &Registration, grace: Duration) -> PgResult<()> {
         let (record, record_id) = (encode(&registration.away_member())?, registration.record_id());
-        let sql = members::step_away(&self.client.schema, &record_id, &record, grace, next_call());
+        let sql = members::step_away(&self.client.schema, &record_id, &record, grace, CallNumber::next());
         let changed = self.change(&record_id, sql).await?;
         if matches!(changed, Changed::Written | Changed::Away) {
             self.left(&record_id);
@@ -75,8 +74,8 @@ impl Shared {
     }
 
     pub(crate) async fn deregister(&self, record_id: &RecordId) -> PgResult<()> {
-        self.write(&record_id.group, members::deregister(&self.client.schema, record_id, next_call())).await?;
-        self.groups.left(record_id);
+        self.write(&record_id.group, members::deregister(&self.client.schema, record_id, CallNumber::next())).await?;
+        self.left(record_id);
         Ok(())
     }
 

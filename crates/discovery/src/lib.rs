@@ -10,6 +10,7 @@
 //!
 //! Nothing here decides who owns what; that is `shardwise-core`.
 
+mod call_number;
 mod claims;
 mod clock;
 #[cfg(feature = "conformance")]
@@ -36,6 +37,7 @@ mod used_stores;
 #[cfg(feature = "valkey")]
 pub mod valkey;
 
+pub use call_number::CallNumber;
 pub use claims::{ClaimChange, ClaimTable, Claims, ClaimsEvent, ClaimsStream, decode_claim_store};
 pub use clock::Clock;
 pub use contract::{Capabilities, Discovery, Grant, RecordId, Registration, ViewSnapshot, WatchEvent, WatchStream};

@@ -3,14 +3,13 @@
 use std::time::Duration;
 
 use shardwise_core::MEMBERS_MAX;
-use shardwise_discovery::RecordId;
+use shardwise_discovery::{CallNumber, RecordId};
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 
 use super::literal::{Literal, numbers, text, texts};
 use super::{BEGIN, Schema, id_of, lock, make_group, signed, unsigned};
 use crate::answers::Answers;
-use crate::calls::CallNumber;
 
 /// Departures and released names of so many changes are kept, at least, for readers that know less.
 const CHANGES_KEPT: i64 = 8_192;
