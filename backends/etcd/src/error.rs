@@ -128,7 +128,7 @@ impl Failure {
         )
     }
 
-    /// Whether the same may work later without anybody changing anything.
+    /// Whether the same call may succeed later without a change of the settings or the servers.
     pub(crate) fn may_pass(&self) -> bool {
         self.during("").is_retryable()
     }

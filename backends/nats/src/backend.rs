@@ -51,7 +51,7 @@ impl NatsBackend {
         let (name, place) = (client.bucket.name(), client.place());
         Ok(match origin {
             BucketOrigin::Made => format!("made the bucket {name} of {place}"),
-            BucketOrigin::Found => format!("the bucket {name} of {place} is there and as it must be"),
+            BucketOrigin::Found => format!("the bucket {name} of {place} exists and has the required configuration"),
         })
     }
 }

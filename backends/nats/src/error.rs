@@ -54,7 +54,7 @@ pub(crate) enum Failure {
     Missed,
     #[error("the stream has another history than before (it was recreated, or lost messages); everything is read again")]
     Replaced,
-    #[error("others change the same all the time")]
+    #[error("other writers changed the same key before every attempt; try again")]
     Contended,
     #[error("{instance_id:?} has no living record here; register again")]
     Lost { instance_id: InstanceId },
@@ -110,7 +110,7 @@ impl Failure {
         }
     }
 
-    /// Whether the same may succeed later without anybody changing anything.
+    /// Whether the same call may succeed later without a change of the settings or the servers.
     pub(crate) fn is_passing(&self) -> bool {
         matches!(self.kind(), ErrorKind::Unavailable | ErrorKind::TimedOut)
     }

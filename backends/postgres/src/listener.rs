@@ -62,7 +62,7 @@ async fn listen(shared: &Weak<Shared>) -> Option<Duration> {
             Ok(Some(listener)) => listener,
             Ok(None) => return Some(POOLER_PAUSE),
             Err(failure) => {
-                tracing::debug!(%failure, "cannot listen for notifications; groups are looked at");
+                tracing::debug!(%failure, "cannot listen for notifications; groups are polled instead");
                 return Some(RECONNECT_PAUSE);
             }
         }

@@ -115,7 +115,7 @@ impl Failure {
         }
     }
 
-    /// Whether the same may succeed later without anybody changing anything.
+    /// Whether the same call may succeed later without a change of the settings or the servers.
     pub(crate) fn is_passing(&self) -> bool {
         matches!(self.kind(), ErrorKind::Unavailable | ErrorKind::TimedOut)
     }

@@ -64,7 +64,7 @@ impl Error {
         &self.context
     }
 
-    /// Whether the same call may succeed later without anybody changing anything.
+    /// Whether the same call may succeed later without a change of the settings or the servers.
     pub const fn is_retryable(&self) -> bool {
         matches!(self.kind, ErrorKind::Unavailable | ErrorKind::TimedOut)
     }

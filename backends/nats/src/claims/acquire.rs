@@ -26,7 +26,7 @@ enum HolderState {
     Ended,
     /// It holds what it holds, and the watch reports when that ends.
     Alive { ttl: Duration },
-    /// Nothing tells whether it has ended: its end has to be waited for, and no watch reports it.
+    /// No watch reports its end, so the end has to be waited for.
     Unclear { ttl: Duration },
 }
 
