@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use shardwise_core::{Address, ClaimStore, EpochError, InstanceId, MEMBERS_MAX, format_duration};
-use shardwise_discovery::{Error, ErrorKind, RecordWriteError};
+use shardwise_discovery::{Error, ErrorKind, RecordWriteError, at_address};
 
 pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
@@ -55,7 +55,7 @@ pub(crate) enum Failure {
     AnswerTooLarge { max: usize },
     #[error("the answer was overtaken by a newer one several times; it is asked for again")]
     Overtaken,
-    #[error("instance id {instance_id:?} is in use{}", at(.address.as_ref()))]
+    #[error("instance id {instance_id:?} is in use{}", at_address(.address.as_ref()))]
     InUse { instance_id: InstanceId, address: Option<Address>, stamp: u64 },
     #[error("the record of another worker with the id {instance_id:?} has expired, and the servers still show it")]
     Expired { instance_id: InstanceId },
@@ -100,10 +100,6 @@ fn other(asked: &ClaimStore, found: Option<&ClaimStore>) -> String {
         Some(found) if found.id != asked.id => format!("is {} now, it was {}", found.id, asked.id),
         Some(found) => format!("has the floor {} now, it was {}", found.floor, asked.floor),
     }
-}
-
-fn at(address: Option<&Address>) -> String {
-    address.map(|address| format!(" at {address}")).unwrap_or_default()
 }
 
 impl Failure {

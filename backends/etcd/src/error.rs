@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use shardwise_core::{Address, InstanceId, MEMBERS_MAX};
-use shardwise_discovery::{Error, ErrorKind, RecordWriteError};
+use shardwise_discovery::{Error, ErrorKind, RecordWriteError, at_address};
 
 pub(crate) type EtcdResult<T> = Result<T, Failure>;
 
@@ -60,7 +60,7 @@ pub(crate) enum Failure {
     Replaced,
     #[error("{instance_id:?} has no living record here; register again")]
     Lost { instance_id: InstanceId },
-    #[error("instance id {instance_id:?} is in use{}; stop the other one, or wait until its record expires", at(.address.as_ref()))]
+    #[error("instance id {instance_id:?} is in use{}; stop the other one, or wait until its record expires", at_address(.address.as_ref()))]
     InUse { instance_id: InstanceId, address: Option<Address>, stamp: u64 },
     #[error("{what} was changed by others before each of {tries} attempts to write it; try again")]
     Contended { what: String, tries: usize },
@@ -80,10 +80,6 @@ pub(crate) enum Failure {
     Unwritable(RecordWriteError),
     #[error("{endpoint} (discovery.etcd.endpoints) refuses the request: {why}")]
     Refused { endpoint: String, why: String },
-}
-
-fn at(address: Option<&Address>) -> String {
-    address.map(|address| format!(" at {address}")).unwrap_or_default()
 }
 
 fn user(username: Option<&String>) -> String {
@@ -132,7 +128,7 @@ impl Failure {
         )
     }
 
-    /// Whether the same may work later without anybody changing anything.
+    /// Whether the same call may succeed later without a change of the settings or the servers.
     pub(crate) fn may_pass(&self) -> bool {
         self.during("").is_retryable()
     }

@@ -2,10 +2,8 @@
 //!
 //! Names are percent-encoded where they need it, so that a group's keys are exactly those that begin with its folder.
 
-use std::fmt::Write as _;
-
 use shardwise_core::{ClaimName, GroupName, InstanceId, Resource, SLOTS_MAX};
-use shardwise_discovery::RecordId;
+use shardwise_discovery::{RecordId, percent_encoded};
 
 use crate::error::Failure;
 
@@ -113,19 +111,9 @@ impl Folder {
     }
 }
 
-/// Percent-encodes what would end a name or could not be typed.
+/// The name without what would end it in a key.
 fn encoded(name: &str) -> String {
-    let mut text = String::with_capacity(name.len());
-    for character in name.chars() {
-        match character {
-            '%' | '/' | '\0'..=' ' | '\x7f' => {
-                // Writing into a String cannot fail.
-                let _ = write!(text, "%{:02X}", u32::from(character));
-            }
-            _ => text.push(character),
-        }
-    }
-    text
+    percent_encoded(name, &['/'])
 }
 
 /// The name that was encoded; nothing for what `encoded` never writes.

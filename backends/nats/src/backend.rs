@@ -14,7 +14,7 @@ use shardwise_discovery::{
 use crate::NatsBackendConfig;
 use crate::bucket::BucketOrigin;
 use crate::client::Client;
-use crate::feeds;
+use crate::feeds::LIMITS;
 use crate::handle::BucketHandle;
 
 /// How much later than its TTL a silent member may leave the view: a beat and a probe are on their way, on a busy machine.
@@ -36,7 +36,7 @@ impl NatsBackend {
     pub fn open(config: &NatsBackendConfig, clock: Clock) -> Result<Self> {
         let client = Client::new(config, clock).map_err(|failure| failure.during("", "open"))?;
         let handle = Arc::new(BucketHandle::new(client));
-        Ok(Self { hub: feeds::of_members(&handle), claims: feeds::of_claims(&handle), handle })
+        Ok(Self { hub: Hub::observing(&handle, LIMITS), claims: Hub::observing(&handle, LIMITS), handle })
     }
 
     /// Makes the bucket if there is none, or checks the one that is there. Members do so too, if they may. Answers what was done, in words.
@@ -51,7 +51,7 @@ impl NatsBackend {
         let (name, place) = (client.bucket.name(), client.place());
         Ok(match origin {
             BucketOrigin::Made => format!("made the bucket {name} of {place}"),
-            BucketOrigin::Found => format!("the bucket {name} of {place} is there and as it must be"),
+            BucketOrigin::Found => format!("the bucket {name} of {place} exists and has the required configuration"),
         })
     }
 }

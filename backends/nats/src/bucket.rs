@@ -49,7 +49,7 @@ fn wrong(settings: &StreamSettings, subjects: &str, is_clustered: bool) -> Optio
     let why = if settings.mirror.is_some() {
         "is a mirror of another one, which takes no writes; name the original in discovery.nats.bucket"
     } else if settings.sealed || settings.no_ack || settings.retention != "limits" || !settings.subjects.iter().any(|one| one == subjects) {
-        "is not a bucket that members can write to; name another one in discovery.nats.bucket, and it is made"
+        "is not a bucket that members can write to; name another one in discovery.nats.bucket; it will be created"
     } else if storage == "memory" {
         "is kept in memory, and a restart forgets it; recreate it with file storage, or name another one in discovery.nats.bucket"
     } else if *max_age != 0 {

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_nats::{
-    Auth, AuthError, Client, ConnectError, ConnectErrorKind, ConnectOptions, Event, HeaderMap, Message, Request, RequestError,
-    RequestErrorKind, ServerError, Subscriber,
+    Auth, Client, ConnectError, ConnectErrorKind, ConnectOptions, Event, HeaderMap, Message, Request, RequestError, RequestErrorKind,
+    ServerError, Subscriber,
 };
 use bytes::Bytes;
 use secrecy::ExposeSecret as _;
-use shardwise_discovery::nats::UserCredentials;
+use shardwise_discovery::nats::connect_once;
 use shardwise_discovery::one_line;
 use shardwise_discovery::tls::{ConnectFailure, SystemTrust};
 use tokio::sync::watch;
@@ -87,8 +87,8 @@ impl BucketConnection {
         let established = Arc::new(AtomicBool::new(false));
         let trust = if dial.needs_tls { SystemTrust::Required } else { SystemTrust::IfAny };
         let tls = dial.tls.client_config(trust).map_err(Failure::TlsFile)?;
-        let credentials = dial.credentials()?;
-        let options = with_events(authorized(dial, credentials, Arc::clone(&established)), Arc::clone(&lost), refused)
+        let options = connect_once(auth(dial), dial.credentials()?, Arc::clone(&established));
+        let options = with_events(options, Arc::clone(&lost), refused)
             .name("shardwise")
             .connection_timeout(GREETING_LIMIT)
             .request_timeout(Some(ANSWER_LIMIT))
@@ -196,30 +196,12 @@ impl BucketConnection {
     }
 }
 
-/// Options with the credentials. Once the connection is `established`, the client does not reconnect.
-fn authorized(dial: &DialSettings, credentials: Option<UserCredentials>, established: Arc<AtomicBool>) -> ConnectOptions {
+fn auth(dial: &DialSettings) -> Auth {
     let mut auth = Auth::new();
     auth.username.clone_from(&dial.username);
     auth.password = dial.password.as_ref().map(|password| password.expose_secret().to_owned());
     auth.token = dial.token.as_ref().map(|token| token.expose_secret().to_owned());
-    ConnectOptions::with_auth_callback(move |nonce| {
-        let answer = if established.load(Ordering::Relaxed) {
-            Err(AuthError::new("the connection has ended, and another one is made"))
-        } else {
-            signed(&auth, credentials.as_ref(), &nonce)
-        };
-        async move { answer }
-    })
-}
-
-/// With the JWT, and the signature under what the server has sent.
-fn signed(auth: &Auth, credentials: Option<&UserCredentials>, nonce: &[u8]) -> Result<Auth, AuthError> {
-    let mut auth = auth.clone();
-    if let Some(credentials) = credentials {
-        auth.jwt = Some(credentials.jwt().to_owned());
-        auth.signature = Some(credentials.sign(nonce).map_err(AuthError::new)?);
-    }
-    Ok(auth)
+    auth
 }
 
 fn with_events(options: ConnectOptions, lost: Arc<watch::Sender<bool>>, refused: watch::Sender<RefusalLog>) -> ConnectOptions {

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use shardwise_core::{Address, EpochError, InstanceId, SLOTS_MAX};
+use shardwise_discovery::feeds::{NoReading, READING_LIMIT};
 use shardwise_discovery::tls::TlsError;
-use shardwise_discovery::{Error, ErrorKind, RecordWriteError};
+use shardwise_discovery::{Error, ErrorKind, RecordWriteError, at_address};
 
 pub(crate) type NatsResult<T> = Result<T, Failure>;
 
@@ -53,11 +54,11 @@ pub(crate) enum Failure {
     Missed,
     #[error("the stream has another history than before (it was recreated, or lost messages); everything is read again")]
     Replaced,
-    #[error("others change the same all the time")]
+    #[error("other writers changed the same key before every attempt; try again")]
     Contended,
     #[error("{instance_id:?} has no living record here; register again")]
     Lost { instance_id: InstanceId },
-    #[error("instance id {instance_id:?} is in use{}; stop the other one, or wait until its record expires", at(.address.as_ref()))]
+    #[error("instance id {instance_id:?} is in use{}; stop the other one, or wait until its record expires", at_address(.address.as_ref()))]
     InUse { instance_id: InstanceId, address: Option<Address>, stamp: u64 },
     #[error("a later call has changed the record of {instance_id:?}")]
     Superseded { instance_id: InstanceId },
@@ -82,10 +83,6 @@ pub(crate) enum Failure {
     ShuttingDown,
     #[error("the server refuses the request: {why}")]
     Refused { why: String },
-}
-
-fn at(address: Option<&Address>) -> String {
-    address.map(|address| format!(" at {address}")).unwrap_or_default()
 }
 
 impl Failure {
@@ -113,7 +110,7 @@ impl Failure {
         }
     }
 
-    /// Whether the same may succeed later without anybody changing anything.
+    /// Whether the same call may succeed later without a change of the settings or the servers.
     pub(crate) fn is_passing(&self) -> bool {
         matches!(self.kind(), ErrorKind::Unavailable | ErrorKind::TimedOut)
     }
@@ -131,6 +128,15 @@ impl Failure {
             _ => format!("NATS at {place}: {self}"),
         };
         Error::new(self.kind(), operation, text)
+    }
+}
+
+impl From<NoReading> for Failure {
+    fn from(none: NoReading) -> Self {
+        match none {
+            NoReading::Ended => Self::ShuttingDown,
+            NoReading::TimedOut => Self::TimedOut { after: READING_LIMIT },
+        }
     }
 }
 

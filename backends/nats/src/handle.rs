@@ -1,15 +1,17 @@
 //! What all handles of a backend and its tasks share, and where a member's life stands.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use shardwise_core::{GroupName, InstanceId};
+use shardwise_core::{GroupName, InstanceId, Moment};
+use shardwise_discovery::feeds::{ObservedGroup, ObservedGroups};
 use shardwise_discovery::{Error, RecordId, UsedStores};
 
 use crate::client::Client;
 use crate::error::{Failure, NatsResult};
-use crate::groups::BucketGroups;
 use crate::messages::{LifeBeat, StoredBeat};
+use crate::writes::GroupWrites;
 
 /// How often a write is tried again where another one came first.
 pub(crate) const TRIES: usize = 16;
@@ -17,9 +19,20 @@ pub(crate) const TRIES: usize = 16;
 /// What all handles of a backend share.
 pub(crate) struct BucketHandle {
     pub(crate) client: Client,
-    pub(crate) groups: BucketGroups,
+    pub(crate) groups: ObservedGroups<Self>,
     pub(crate) stores: UsedStores,
     own: Mutex<HashMap<RecordId, OwnBeat>>,
+}
+
+/// A group that this process reads.
+pub(crate) type BucketGroup = ObservedGroup<BucketHandle>;
+
+/// A life whose end is waited for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct AwaitedLife {
+    pub(crate) record: RecordId,
+    pub(crate) life: u64,
+    pub(crate) ttl: Duration,
 }
 
 /// The last beat that this process wrote for a member.
@@ -32,7 +45,7 @@ pub(crate) struct OwnBeat {
 
 impl BucketHandle {
     pub(crate) fn new(client: Client) -> Self {
-        Self { client, groups: BucketGroups::default(), stores: UsedStores::default(), own: Mutex::default() }
+        Self { client, groups: ObservedGroups::default(), stores: UsedStores::default(), own: Mutex::default() }
     }
 
     pub(crate) fn during(&self, operation: &'static str) -> impl Fn(Failure) -> Error {
@@ -42,6 +55,11 @@ impl BucketHandle {
     pub(crate) fn own(&self) -> MutexGuard<'_, HashMap<RecordId, OwnBeat>> {
         // Nothing under this lock can panic halfway through a change.
         self.own.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How this process's writes to the group go; `None`: it does not read the group.
+    pub(crate) fn writes(&self, group: &GroupName) -> Option<Arc<GroupWrites>> {
+        self.groups.find(group).map(|group| Arc::clone(&group.extra))
     }
 
     /// The last message of the member's beats.
@@ -70,6 +88,12 @@ impl BucketHandle {
         self.own().remove(record_id);
         self.groups.left(record_id);
     }
+}
+
+/// A write that began then was answered with that sequence. The group is proven as of its beginning once it comes back.
+pub(crate) fn wrote(group: &BucketGroup, started: Moment, sequence: u64) {
+    group.extra.answer(started, sequence);
+    group.wake();
 }
 
 pub(crate) fn is_own(beat: &LifeBeat, record_id: &RecordId) -> bool {

@@ -5,9 +5,9 @@
 //! requests, `jetstream` the requests and answers of JetStream's API with its `api_errors`, `bucket` what a bucket must be. `names` says where
 //! everything stands, `messages` how it is written. `backend` is the contract: `registrar` has the calls of members and `records` what others
 //! see of them, `claims` its second part, `notes` its third; `handle` is what they and the tasks share. `observer` reads a group through a
-//! `consumer` into a `mirror`, and buries silent members with `burials`; `groups` says what has to be read and why, `readings` starts that and
-//! waits for it, `writes` how this process's own writes went, `feeds` hands what was read to the watches. `history` notices that the stream
-//! was replaced; `status` follows the keys of another fleet, which `status_keys` names; `error` has all failures.
+//! `consumer` into a `mirror`, and buries silent members with `burials`; `writes` knows how this process's own writes went, `feeds` hands what
+//! was read to the watches. `history` notices that the stream was replaced; `status` follows the keys of another fleet, which `status_keys`
+//! names; `error` has all failures.
 
 mod answers;
 mod api_errors;
@@ -26,7 +26,6 @@ mod feeds;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
-mod groups;
 mod handle;
 mod history;
 mod jetstream;
@@ -38,7 +37,6 @@ mod notes;
 mod observer;
 #[cfg(test)]
 mod race_tests;
-mod readings;
 mod records;
 mod refusals;
 mod registrar;

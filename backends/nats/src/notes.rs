@@ -12,7 +12,6 @@ use crate::error::{Failure, NatsResult};
 use crate::handle::BucketHandle;
 use crate::jetstream::CasOutcome;
 use crate::messages::note_text;
-use crate::readings::read_as_of;
 
 /// No stream has this many messages, and the server cannot read a higher number.
 const SEQUENCE_MAX: u64 = i64::MAX.unsigned_abs();
@@ -32,8 +31,8 @@ impl Notes for NatsBackend {
 impl BucketHandle {
     /// A read of the stream's leader alone may be out of date. So a write of this process comes back first.
     async fn note(self: &Arc<Self>, group: &GroupName, name: &ClaimName) -> NatsResult<Option<Note>> {
-        let interest = self.interest(group, false);
-        let read = read_as_of(&interest, self.client.clock.now()).await?;
+        let interest = self.groups.read(self, group, false);
+        let read = interest.read_as_of(self.client.clock.now()).await?;
         let notes = read.notes.ok_or(Failure::Missed)?;
         let unreadable = |why: String| Failure::Unreadable { subject: self.client.bucket.group(group).note(name), why: one_line(&why) };
         notes.get(name).cloned().transpose().map_err(unreadable)

@@ -16,6 +16,7 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
 use shardwise_core::{Backoff, InstanceId, Moment, View};
+use shardwise_discovery::feeds::{ObserverNeeds, ReadingEnd};
 use shardwise_discovery::silence::{Silence, SilenceInput};
 use shardwise_discovery::{RecordId, jittered};
 use tokio::time::{Instant, sleep, sleep_until};
@@ -24,8 +25,7 @@ use crate::burials::BurialOutcome;
 use crate::client::bounded;
 use crate::consumer::PushConsumer;
 use crate::error::{Failure, NatsResult};
-use crate::groups::{BucketGroup, ReadingNeeds};
-use crate::handle::BucketHandle;
+use crate::handle::{AwaitedLife, BucketGroup, BucketHandle};
 use crate::mirror::{BucketChange, BucketMirror, OldMarker};
 use crate::names::GroupSubjects;
 use crate::status::{ForeignFollower, ForeignReading};
@@ -52,7 +52,7 @@ const REFOLLOW_EVERY: Duration = Duration::from_secs(5);
 pub(crate) fn start(handle: &Arc<BucketHandle>, group: Arc<BucketGroup>) {
     let handle = Arc::downgrade(handle);
     tokio::spawn(async move {
-        let _end = ReadingEnd { handle: Weak::clone(&handle), group: Arc::clone(&group) };
+        let _end = ReadingEnd::of(&handle, &group);
         let mut observer: Option<BucketObserver> = None;
         // Without it nothing reads the group, nor ever will. A burial that has begun is finished first: others would wait before they do.
         while let Some(present) = handle
@@ -67,20 +67,6 @@ pub(crate) fn start(handle: &Arc<BucketHandle>, group: Arc<BucketGroup>) {
             observer.round(&present, &group).await;
         }
     });
-}
-
-/// Takes a group out whose task ends with its runtime.
-struct ReadingEnd {
-    handle: Weak<BucketHandle>,
-    group: Arc<BucketGroup>,
-}
-
-impl Drop for ReadingEnd {
-    fn drop(&mut self) {
-        if let Some(handle) = self.handle.upgrade() {
-            handle.groups.end(&self.group);
-        }
-    }
 }
 
 /// Whose beats are followed.
@@ -116,7 +102,7 @@ struct BucketObserver {
     foreign_reading: ForeignReading,
     reads_claims: bool,
     /// What [`Silence`] knows of the needs.
-    known_needs: ReadingNeeds,
+    known_needs: ObserverNeeds<AwaitedLife>,
     known_waits: Vec<(RecordId, Duration)>,
     /// When the present consumer had delivered its list, and whether a write that began after that has come back. A record that was
     /// rewritten before the list came to it is not in the list, but stands before that write in the stream.
@@ -156,7 +142,7 @@ impl BucketObserver {
             foreign,
             foreign_reading: ForeignReading::default(),
             reads_claims: false,
-            known_needs: ReadingNeeds::default(),
+            known_needs: ObserverNeeds::default(),
             known_waits: Vec::new(),
             listed: Moment::ZERO,
             is_caught_up: false,
@@ -233,7 +219,7 @@ impl BucketObserver {
     }
 
     /// Whether the group must be listed, at first or because other subjects are needed.
-    fn must_open(&self, needs: &ReadingNeeds, now: Moment) -> bool {
+    fn must_open(&self, needs: &ObserverNeeds<AwaitedLife>, now: Moment) -> bool {
         if self.consumer.is_none() || (needs.reads_claims && !self.reads_claims) {
             return true;
         }
@@ -248,13 +234,13 @@ impl BucketObserver {
         }
     }
 
-    fn followed_beats(&self, needs: &ReadingNeeds) -> FollowedBeats {
+    fn followed_beats(&self, needs: &ObserverNeeds<AwaitedLife>) -> FollowedBeats {
         let wanted: BTreeSet<_> = self.silence.guarded().chain(&needs.mine).cloned().collect();
         if self.mirror.member_count() <= FOLLOW_ALL || wanted.len() > FOLLOWED_MAX { FollowedBeats::All } else { FollowedBeats::Of(wanted) }
     }
 
     /// Makes a consumer and takes everything that is there.
-    async fn open(&mut self, handle: &Arc<BucketHandle>, group: &BucketGroup, needs: &ReadingNeeds) -> NatsResult<()> {
+    async fn open(&mut self, handle: &Arc<BucketHandle>, group: &BucketGroup, needs: &ObserverNeeds<AwaitedLife>) -> NatsResult<()> {
         let client = &handle.client;
         let follows = self.followed_beats(needs);
         let (filters, subjects) = (self.filters(&follows, needs, client.process), self.subjects.clone());
@@ -274,7 +260,7 @@ impl BucketObserver {
         let (consumer, mirror, listed, era) = listed.await?;
         if era != self.era {
             (self.era, self.revision, self.proven) = (era, 0, Moment::ZERO);
-            group.writes.forget();
+            group.extra.forget();
         }
         (self.consumer, self.mirror, self.listed, self.is_caught_up) = (Some(consumer), mirror, listed, false);
         (self.follows, self.reads_claims) = (follows, needs.reads_claims);
@@ -283,7 +269,7 @@ impl BucketObserver {
         Ok(())
     }
 
-    fn filters(&self, follows: &FollowedBeats, needs: &ReadingNeeds, process: u32) -> Vec<String> {
+    fn filters(&self, follows: &FollowedBeats, needs: &ObserverNeeds<AwaitedLife>, process: u32) -> Vec<String> {
         let subjects = &self.subjects;
         let mut filters = vec![subjects.members(), subjects.notes(), subjects.probe(process)];
         filters.extend(needs.reads_claims.then(|| subjects.claims()));

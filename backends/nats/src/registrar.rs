@@ -13,11 +13,9 @@ use shardwise_discovery::{Grant, Record, RecordId, Registration, ViewSnapshot};
 
 use crate::client::bounded;
 use crate::error::{Failure, NatsResult};
-use crate::groups::AwaitedLife;
-use crate::handle::{BucketHandle, OwnBeat, TRIES, is_own, lost};
+use crate::handle::{AwaitedLife, BucketHandle, OwnBeat, TRIES, is_own, lost, wrote};
 use crate::jetstream::CasOutcome;
 use crate::messages::{self, LifeBeat, StoredBeat};
-use crate::readings::read_as_of;
 use crate::writes::WriteUnderWay;
 
 /// The most bytes one record may have as JSON.
@@ -30,7 +28,7 @@ impl BucketHandle {
         let (record, record_id) = (encode(&registration.member)?, registration.record_id());
         let ttl = registration.ttl.max(TTL_LEAST);
         let registered = bounded(async {
-            let under_way = WriteUnderWay::of(self.groups.writes(&record_id.group));
+            let under_way = WriteUnderWay::of(self.writes(&record_id.group));
             self.client.warn_of_short_ttl(ttl).await;
             let begun = self.begin_life(&record_id, ttl).await;
             // Refused is answered too.
@@ -67,7 +65,7 @@ impl BucketHandle {
             if let CasOutcome::Written(sequence) = self.client.write(subject, expected, payload).await? {
                 let life = kept.unwrap_or(sequence);
                 self.own().insert(record_id.clone(), OwnBeat { era, life, sequence });
-                self.groups.joined(record_id, |group| self.start(group)).wrote(started, sequence);
+                wrote(&self.groups.joined(self, record_id), started, sequence);
                 return Ok(Some((started, life)));
             }
         }
@@ -89,13 +87,13 @@ impl BucketHandle {
             return Ok(Failure::Contended);
         };
         let record = RecordId { incarnation: beat.incarnation, ..wanted.clone() };
-        self.groups.refused(wanted, AwaitedLife { record, life: beat.life, ttl: beat.ttl }, |group| self.start(group));
+        self.groups.refused(self, wanted, AwaitedLife { record, life: beat.life, ttl: beat.ttl });
         let address = member.and_then(|stored| stored.member.address);
         Ok(Failure::InUse { instance_id: instance_id.clone(), address, stamp: sequence })
     }
 
     pub(crate) async fn renew(self: &Arc<Self>, record_id: &RecordId, ttl: Duration) -> NatsResult<Grant> {
-        let under_way = WriteUnderWay::of(self.groups.writes(&record_id.group));
+        let under_way = WriteUnderWay::of(self.writes(&record_id.group));
         let renewed = bounded(self.try_renew(record_id, ttl.max(TTL_LEAST))).await;
         if !matches!(&renewed, Err(failure) if failure.is_passing()) {
             under_way.answered();
@@ -126,7 +124,8 @@ impl BucketHandle {
             let subject = self.client.bucket.group(group).beat(instance_id);
             if let CasOutcome::Written(sequence) = self.client.write(subject, expected, payload).await? {
                 self.own().insert(record_id.clone(), OwnBeat { era, life, sequence });
-                self.groups.renewed(record_id, |group| self.start(group)).wrote(started, sequence);
+                let group = self.groups.of_member(record_id).unwrap_or_else(|| self.groups.joined(self, record_id));
+                wrote(&group, started, sequence);
                 return Ok(Grant { started, ttl });
             }
             // Another handle has renewed, an answer was lost, or the life is over: what stands there says which.
@@ -201,8 +200,8 @@ impl BucketHandle {
     }
 
     pub(crate) async fn members(self: &Arc<Self>, group: &GroupName) -> NatsResult<ViewSnapshot> {
-        let interest = self.interest(group, false);
-        let read = read_as_of(&interest, self.client.clock.now()).await?;
+        let interest = self.groups.read(self, group, false);
+        let read = interest.read_as_of(self.client.clock.now()).await?;
         let view = read.view.ok_or(Failure::Missed)?;
         Ok(ViewSnapshot { view, proven: read.proven })
     }

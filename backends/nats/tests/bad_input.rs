@@ -146,7 +146,7 @@ async fn a_bucket_is_made_once_however_many_make_it() {
     let done = futures::future::join_all((0..5).map(|_| NatsBackend::init(&config))).await;
     assert!(done.iter().any(|done| done.as_ref().unwrap().starts_with("made the bucket test-")), "{done:?}");
     let again = NatsBackend::init(&config).await.unwrap();
-    assert!(again.contains("is there and as it must be"), "{again}");
+    assert!(again.contains("exists and has the required configuration"), "{again}");
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ use shardwise_discovery::{
 use crate::PostgresBackendConfig;
 use crate::client::Client;
 use crate::error::{Context, Failure};
-use crate::feeds;
+use crate::feeds::LIMITS;
 use crate::init;
 use crate::shared::Shared;
 use crate::sql::Schema;
@@ -37,7 +37,7 @@ impl PostgresBackend {
     /// [`ErrorKind::Misconfigured`](shardwise_discovery::ErrorKind::Misconfigured), naming the setting and what is wrong with it.
     pub fn open(config: &PostgresBackendConfig, clock: Clock) -> Result<Self> {
         let shared = Arc::new(Shared::new(client(config, clock, "open")?));
-        Ok(Self { hub: feeds::of_members(&shared), claims: feeds::of_claims(&shared), shared })
+        Ok(Self { hub: Hub::observing(&shared, LIMITS), claims: Hub::observing(&shared, LIMITS), shared })
     }
 
     /// Makes the schema and its tables, or brings them up to date; does nothing if they are. Several processes may do so at once. The user

@@ -9,14 +9,13 @@ use std::time::Duration;
 
 use futures::TryStreamExt;
 use shardwise_core::Moment;
-use shardwise_discovery::Clock;
+use shardwise_discovery::{CallNumber, Clock};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Either};
 use tokio::sync::{OnceCell, Semaphore};
 use tokio::time::{Instant, timeout};
 
 use crate::answers::Answers;
-use crate::calls::writer;
 use crate::error::{Context, Failure, PgResult};
 use crate::history::ServerHistory;
 use crate::sql::schema::{SCHEMA_VERSION, SERVER_LEAST, read_version, version};
@@ -154,7 +153,7 @@ impl Client {
     pub(crate) async fn probe(&self) -> PgResult<()> {
         let started = self.clock.now();
         let is_first = !self.has_probed.swap(true, Ordering::Relaxed);
-        self.run_write(CallTurn::Quick, members::probe(&self.schema, writer(), is_first)).await?;
+        self.run_write(CallTurn::Quick, members::probe(&self.schema, CallNumber::writer(), is_first)).await?;
         self.writes.answer(started);
         Ok(())
     }

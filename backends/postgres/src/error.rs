@@ -4,8 +4,9 @@ use std::cmp::Ordering;
 use std::time::Duration;
 
 use shardwise_core::{Address, EpochError, InstanceId, MEMBERS_MAX, SLOTS_MAX};
+use shardwise_discovery::feeds::{NoReading, READING_LIMIT};
 use shardwise_discovery::postgres::{ConnectFault, connect_fault};
-use shardwise_discovery::{Error, ErrorKind, RecordWriteError, one_line};
+use shardwise_discovery::{Error, ErrorKind, RecordWriteError, at_address, one_line};
 use sqlx::error::DatabaseError;
 
 pub(crate) type PgResult<T> = Result<T, Failure>;
@@ -65,7 +66,7 @@ pub(crate) enum Failure {
     Replaced,
     #[error("{instance_id:?} has no living record here; register again")]
     Lost { instance_id: InstanceId },
-    #[error("instance id {instance_id:?} is in use{}; stop the other one, or wait until its record expires", at(.address.as_ref()))]
+    #[error("instance id {instance_id:?} is in use{}; stop the other one, or wait until its record expires", at_address(.address.as_ref()))]
     InUse { instance_id: InstanceId, address: Option<Address>, stamp: u64 },
     #[error("a later call of this process has changed the record of {instance_id:?}")]
     Superseded { instance_id: InstanceId },
@@ -105,10 +106,6 @@ pub(crate) enum Failure {
     ShuttingDown,
     #[error("the server refuses the request: {why}")]
     Refused { why: String },
-}
-
-fn at(address: Option<&Address>) -> String {
-    address.map(|address| format!(" at {address}")).unwrap_or_default()
 }
 
 const fn other_version(found: Ordering) -> &'static str {
@@ -166,6 +163,15 @@ impl Failure {
     #[expect(clippy::needless_pass_by_value, reason = "it is passed to `map_err`")]
     pub(crate) fn of_row(error: sqlx::Error) -> Self {
         Self::BadRow { why: one_line(&error.to_string()) }
+    }
+}
+
+impl From<NoReading> for Failure {
+    fn from(none: NoReading) -> Self {
+        match none {
+            NoReading::Ended => Self::ShuttingDown,
+            NoReading::TimedOut => Self::TimedOut { after: READING_LIMIT },
+        }
     }
 }
 

@@ -1,101 +1,42 @@
 //! Watches: what the observer of a group has read goes to the feeds of its members and of its claims.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use shardwise_core::{GroupName, Moment, View};
-use shardwise_discovery::feeds::{
-    FeedLimits, Hub, NoReading, Observatory, ObservedPart, ObservedReader, ObservedState, READING_LIMIT, Watched, follow,
-};
-use shardwise_discovery::{ClaimTable, Error};
-use tokio::sync::watch::Receiver;
+use shardwise_discovery::feeds::{FeedLimits, Observatory, ObservedGroups};
+use shardwise_discovery::{Clock, Error};
 
 use crate::error::Failure;
-use crate::groups::{FollowedState, GroupInterest};
-use crate::shared::Shared;
+use crate::shared::{ExpectedNews, FollowedGroup, Shared};
+use crate::{listener, observer};
 
 /// The most watches of members, and as many of claims, that one [`PostgresBackend`](crate::PostgresBackend) and its clones serve at a time.
 pub const WATCHERS_MAX: usize = 16_384;
 /// The most groups that they watch at a time.
 pub const GROUPS_MAX: usize = 256;
-const LIMITS: FeedLimits = FeedLimits { watches: WATCHERS_MAX, groups: GROUPS_MAX };
+pub(crate) const LIMITS: FeedLimits = FeedLimits { watches: WATCHERS_MAX, groups: GROUPS_MAX };
 
-/// The hub of the members, whose groups are read from the database.
-pub(crate) fn of_members(shared: &Arc<Shared>) -> Hub<View> {
-    following(shared, false)
-}
-
-/// The hub of the claims.
-pub(crate) fn of_claims(shared: &Arc<Shared>) -> Hub<ClaimTable> {
-    following(shared, true)
-}
-
-fn following<T: Watched>(shared: &Arc<Shared>, claims: bool) -> Hub<T>
-where
-    FollowedState: ObservedPart<T>,
-{
-    let (clock, shared) = (shared.client.clock.clone(), Arc::clone(shared));
-    Hub::new(clock, LIMITS, move |feed| follow(ObservedReader::new(TableReading { shared: Arc::clone(&shared), claims }), feed))
-}
-
-impl ObservedState for FollowedState {
+impl Observatory for Shared {
     type Failure = Failure;
+    type Life = i64;
+    type Notes = ();
+    type Extra = ExpectedNews;
+    const LINGER: Duration = Duration::ZERO;
 
-    fn proven(&self) -> Moment {
-        self.proven
+    fn groups(&self) -> &ObservedGroups<Self> {
+        &self.groups
     }
 
-    fn failure(&self) -> Option<&(Failure, Moment)> {
-        self.failure.as_ref()
-    }
-}
-
-impl ObservedPart<View> for FollowedState {
-    fn part(&self) -> Option<&Arc<View>> {
-        self.view.as_ref()
-    }
-}
-
-impl ObservedPart<ClaimTable> for FollowedState {
-    fn part(&self) -> Option<&Arc<ClaimTable>> {
-        self.claims.as_ref()
-    }
-}
-
-impl From<NoReading> for Failure {
-    fn from(none: NoReading) -> Self {
-        match none {
-            NoReading::Ended => Self::ShuttingDown,
-            NoReading::TimedOut => Self::TimedOut { after: READING_LIMIT },
-        }
-    }
-}
-
-/// Readings of members, or also of claims.
-struct TableReading {
-    shared: Arc<Shared>,
-    claims: bool,
-}
-
-impl Observatory for TableReading {
-    type State = FollowedState;
-    type Interest = GroupInterest;
-
-    fn observe(&self, group: &GroupName) -> (GroupInterest, Receiver<FollowedState>) {
-        let interest = self.shared.interest(group, self.claims);
-        let states = interest.group.shown.subscribe();
-        (interest, states)
+    fn start(self: &Arc<Self>, group: Arc<FollowedGroup>) {
+        observer::start(self, group);
+        listener::start(self);
     }
 
-    /// A reading that begins now proves it.
-    fn want_proof(&self, interest: &GroupInterest, _of: Moment) {
-        interest.group.wake();
-    }
-
-    fn now(&self) -> Moment {
-        self.shared.client.clock.now()
+    fn clock(&self) -> &Clock {
+        &self.client.clock
     }
 
     fn error(&self, failure: &Failure, operation: &'static str) -> Error {
-        self.shared.client.context.during(failure, operation)
+        self.client.context.during(failure, operation)
     }
 }

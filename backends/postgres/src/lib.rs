@@ -2,12 +2,11 @@
 //!
 //! Inside: `config` has the settings, `kind` reads them, `client` the connections; all SQL is in `sql`. `backend` is the contract, with the
 //! calls of members in `members`, `claims` its second part, `notes` its third; `shared` is what they and the tasks share. `observer` reads a
-//! group into `mirror` and buries silent members, `groups` says what has to be read and why, `feeds` hands what was read to the watches,
-//! `listener` hears notifications. `history` notices that the database was replaced; `calls` numbers calls; `error` has all failures.
+//! group into `mirror` and buries silent members, `feeds` hands what was read to the watches, `listener` hears notifications. `history` notices
+//! that the database was replaced; `error` has all failures.
 
 mod answers;
 mod backend;
-mod calls;
 mod claims;
 mod client;
 mod config;
@@ -16,7 +15,6 @@ mod feeds;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
-mod groups;
 mod history;
 mod init;
 mod kind;

@@ -13,7 +13,7 @@ use sqlx::{AssertSqlSafe, Row as _};
 use tokio::time::timeout;
 
 use crate::error::{Failure, PgResult};
-use crate::shared::Shared;
+use crate::shared::{Shared, expect_news};
 use crate::sql::notified_group;
 
 /// How long connecting may take.
@@ -62,13 +62,13 @@ async fn listen(shared: &Weak<Shared>) -> Option<Duration> {
             Ok(Some(listener)) => listener,
             Ok(None) => return Some(POOLER_PAUSE),
             Err(failure) => {
-                tracing::debug!(%failure, "cannot listen for notifications; groups are looked at");
+                tracing::debug!(%failure, "cannot listen for notifications; groups are polled instead");
                 return Some(RECONNECT_PAUSE);
             }
         }
     };
     // Changes before LISTEN have sent no notification to this process.
-    shared.upgrade()?.groups.expect_all_news();
+    expect_all_news(&*shared.upgrade()?);
     loop {
         let news = timeout(SILENCE_LIMIT, listener.try_recv()).await;
         let is_lost = match &news {
@@ -79,14 +79,19 @@ async fn listen(shared: &Weak<Shared>) -> Option<Duration> {
         };
         let present = shared.upgrade().filter(|present| !present.groups.is_empty())?;
         if is_lost {
-            present.groups.expect_all_news();
+            expect_all_news(&present);
             return Some(RECONNECT_PAUSE);
         }
         let notified = news.ok().and_then(Result::ok).flatten();
         if let Some(group) = notified.and_then(|notification| notified_group(notification.payload())) {
-            present.groups.expect_news(&group);
+            present.expect_news(&group);
         }
     }
+}
+
+/// Any group may have changed.
+fn expect_all_news(shared: &Shared) {
+    shared.groups.all().iter().for_each(|group| expect_news(group));
 }
 
 async fn is_alive(listener: &mut PgListener) -> bool {

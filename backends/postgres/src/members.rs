@@ -1,20 +1,17 @@
-//! The calls of members, and the tasks that these start.
+//! The calls of members.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use shardwise_core::{GroupName, InstanceId, Member};
-use shardwise_discovery::{Grant, Record, RecordId, Registration, ViewSnapshot};
+use shardwise_discovery::{CallNumber, Grant, Record, RecordId, Registration, ViewSnapshot};
 
-use crate::calls::next_call;
 use crate::client::CallTurn;
 use crate::error::{Failure, PgResult};
-use crate::groups::{FollowedGroup, GroupInterest};
 use crate::mirror::GroupMirror;
-use crate::shared::{Shared, lost};
+use crate::shared::{Shared, expect_news, lost};
 use crate::sql::members::{self, Changed, HolderRow, Registered};
 use crate::sql::reads::{self, GroupNews};
-use crate::{listener, observer};
 
 /// The most bytes one record may have as JSON.
 pub const RECORD_BYTES_MAX: usize = 65_536;
@@ -22,33 +19,23 @@ pub const RECORD_BYTES_MAX: usize = 65_536;
 pub const TTL_LEAST: Duration = Duration::from_secs(1);
 
 impl Shared {
-    fn start(self: &Arc<Self>, group: Arc<FollowedGroup>) {
-        observer::start(self, group);
-        listener::start(self);
-    }
-
-    /// A watch reads the group for as long as it keeps the answer.
-    pub(crate) fn interest(self: &Arc<Self>, group: &GroupName, claims: bool) -> GroupInterest {
-        self.groups.read(group, claims, |group| self.start(group))
-    }
-
     pub(crate) async fn register(self: &Arc<Self>, registration: &Registration) -> PgResult<Grant> {
         let (record, record_id) = (encode(&registration.member)?, registration.record_id());
         let ttl = registration.ttl.max(TTL_LEAST);
         let (client, started) = (&self.client, self.client.clock.now());
-        let sql = members::register(&client.schema, &record_id, &record, ttl, next_call());
+        let sql = members::register(&client.schema, &record_id, &record, ttl, CallNumber::next());
         let answers = client.run_write(CallTurn::MayWait, sql).await?;
         match Registered::read(&answers).map_err(Failure::of_row)? {
             Registered::Written => {
                 client.writes.answer(started);
-                self.groups.joined(&record_id, |group| self.start(group));
+                expect_news(&self.groups.joined(self, &record_id));
                 Ok(Grant { started, ttl })
             }
             Registered::Taken(holder) if holder.incarnation == record_id.incarnation.to_string() => {
                 Err(Failure::Superseded { instance_id: record_id.instance_id })
             }
             Registered::Taken(holder) => {
-                self.groups.refused(&record_id, holder.life, |group| self.start(group));
+                self.groups.refused(self, &record_id, holder.life);
                 Err(in_use(&record_id.instance_id, &holder))
             }
             Registered::Refused => Err(Failure::TooManyMembers),
@@ -59,34 +46,36 @@ impl Shared {
         let (client, started, ttl) = (&self.client, self.client.clock.now(), ttl.max(TTL_LEAST));
         let answers = client.run_write(CallTurn::Quick, members::renew(&client.schema, record_id, ttl)).await?;
         if answers.last().is_empty() {
-            self.groups.left(record_id);
+            self.left(record_id);
             return Err(lost(record_id));
         }
         client.writes.answer(started);
-        self.groups.renewed(record_id, |group| self.start(group));
+        if self.groups.of_member(record_id).is_none() {
+            expect_news(&self.groups.joined(self, record_id));
+        }
         Ok(Grant { started, ttl })
     }
 
     pub(crate) async fn update(&self, registration: &Registration) -> PgResult<()> {
         let (record, record_id) = (encode(&registration.member)?, registration.record_id());
-        let changed = self.change(&record_id, members::update(&self.client.schema, &record_id, &record, next_call())).await?;
+        let changed = self.change(&record_id, members::update(&self.client.schema, &record_id, &record, CallNumber::next())).await?;
         written(&record_id, changed)
     }
 
     pub(crate) async fn step_away(&self, registration: &Registration, grace: Duration) -> PgResult<()> {
         let (record, record_id) = (encode(&registration.away_member())?, registration.record_id());
-        let sql = members::step_away(&self.client.schema, &record_id, &record, grace, next_call());
+        let sql = members::step_away(&self.client.schema, &record_id, &record, grace, CallNumber::next());
         let changed = self.change(&record_id, sql).await?;
         if matches!(changed, Changed::Written | Changed::Away) {
-            self.groups.left(&record_id);
+            self.left(&record_id);
             return Ok(());
         }
         written(&record_id, changed)
     }
 
     pub(crate) async fn deregister(&self, record_id: &RecordId) -> PgResult<()> {
-        self.write(&record_id.group, members::deregister(&self.client.schema, record_id, next_call())).await?;
-        self.groups.left(record_id);
+        self.write(&record_id.group, members::deregister(&self.client.schema, record_id, CallNumber::next())).await?;
+        self.left(record_id);
         Ok(())
     }
 
@@ -100,6 +89,12 @@ impl Shared {
         // With nothing known, nothing can be missing.
         mirror.take(known, news);
         Ok(ViewSnapshot { view: mirror.view(client.history.show(era, revision)?), proven })
+    }
+
+    /// A member of this process has left or lost its record.
+    fn left(&self, record_id: &RecordId) {
+        self.expect_news(&record_id.group);
+        self.groups.left(record_id);
     }
 
     async fn change(&self, record_id: &RecordId, sql: String) -> PgResult<Changed> {

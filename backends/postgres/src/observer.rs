@@ -4,19 +4,19 @@
 //! Only then the changes are read. Looks are as frequent as a takeover needs: a beat is seen at most [`LOOK_EVERY`] after it was written,
 //! so a silent member is buried within its TTL and that time. What is decided when is in [`shardwise_discovery::silence`].
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
-use shardwise_core::{Backoff, Incarnation, InstanceId, Moment, View};
+use shardwise_core::{Backoff, InstanceId, Moment, View};
+use shardwise_discovery::feeds::{ObserverNeeds, ReadingEnd};
 use shardwise_discovery::silence::{Burial, Silence, SilenceInput};
 use shardwise_discovery::{RecordId, jittered};
 use tokio::time::timeout;
 
 use crate::client::{CallTurn, Client};
 use crate::error::{Failure, PgResult};
-use crate::groups::{FollowedGroup, Needs};
 use crate::mirror::GroupMirror;
-use crate::shared::Shared;
+use crate::shared::{FollowedGroup, Shared, expect_news};
 use crate::sql::members;
 use crate::sql::reads::{self, GroupNews, Head, KnownNumbers, NOTHING_KNOWN};
 
@@ -39,7 +39,7 @@ const READ_TRIES: usize = 3;
 pub(crate) fn start(shared: &Arc<Shared>, group: Arc<FollowedGroup>) {
     let shared = Arc::downgrade(shared);
     tokio::spawn(async move {
-        let _end = ObserverEnd { shared: Weak::clone(&shared), group: Arc::clone(&group) };
+        let _end = ReadingEnd::of(&shared, &group);
         let mut observer = GroupObserver::default();
         // Without it nothing reads the group, nor ever will.
         while let Some(present) = shared.upgrade().filter(|present| !present.groups.end_unneeded(&group)) {
@@ -51,27 +51,13 @@ pub(crate) fn start(shared: &Arc<Shared>, group: Arc<FollowedGroup>) {
     });
 }
 
-/// Takes a group out whose task ends with its runtime.
-struct ObserverEnd {
-    shared: Weak<Shared>,
-    group: Arc<FollowedGroup>,
-}
-
-impl Drop for ObserverEnd {
-    fn drop(&mut self) {
-        if let Some(shared) = self.shared.upgrade() {
-            shared.groups.end(&self.group);
-        }
-    }
-}
-
 struct GroupObserver {
     silence: Silence,
     mirror: GroupMirror,
     /// What [`Silence`] knows of the needs.
-    known_needs: Needs,
+    known_needs: ObserverNeeds<i64>,
     /// The members of this process that had registered before the present reading began.
-    registered: Vec<(InstanceId, Incarnation)>,
+    registered: Vec<RecordId>,
     known_waits: Vec<(RecordId, Duration)>,
     /// The start of the last write, and the number of interruptions, that it knows.
     written: Moment,
@@ -90,7 +76,7 @@ impl Default for GroupObserver {
         Self {
             silence: Silence::default(),
             mirror: GroupMirror::default(),
-            known_needs: Needs::default(),
+            known_needs: ObserverNeeds::default(),
             registered: Vec::new(),
             known_waits: Vec::new(),
             written: Moment::ZERO,
@@ -116,7 +102,7 @@ impl GroupObserver {
             Err(failure) => {
                 self.silence.step(client.clock.now(), SilenceInput::Interrupted);
                 // What was expected may not have been read.
-                group.take_expected();
+                group.extra.take();
                 self.mirror.forget();
                 tracing::debug!(group = %group.name, %failure, "a group could not be read");
                 group.shown.send_modify(|shown| shown.failure = Some((failure, begun)));
@@ -149,7 +135,7 @@ impl GroupObserver {
         self.bury(client, group, burials).await
     }
 
-    fn tell_mine(&mut self, needs: Needs, now: Moment) {
+    fn tell_mine(&mut self, needs: ObserverNeeds<i64>, now: Moment) {
         if needs.mine != self.known_needs.mine {
             self.silence.step(now, SilenceInput::Mine(needs.mine.clone()));
             // With the first member its rights matter, and the log says so.
@@ -203,7 +189,7 @@ impl GroupObserver {
         if is_list_due {
             self.mirror.forget();
         }
-        if !group.take_expected() && !is_list_due {
+        if !group.extra.take() && !is_list_due {
             let head = self.look(client, group).await?;
             if !self.mirror.is_behind(head.revision, head.claimed) {
                 return Ok(head);
@@ -260,10 +246,10 @@ impl GroupObserver {
 
     /// The members of this process whose records have ended. One that registers during the reading may be missing from it.
     fn forget_ended(&self, group: &FollowedGroup) {
-        for (id, incarnation) in &self.registered {
-            let there = self.mirror.seen(&group.name, id);
-            if there.is_none_or(|there| there.record.incarnation != *incarnation) {
-                group.forget(id, *incarnation);
+        for record_id in &self.registered {
+            let there = self.mirror.seen(&group.name, &record_id.instance_id);
+            if there.is_none_or(|there| there.record != *record_id) {
+                group.forget(record_id);
             }
         }
     }
@@ -327,7 +313,7 @@ impl GroupObserver {
                 Err(failure) => tracing::warn!(group = %group.name, %failure, "silent members are not buried yet"),
             }
             // Refused or not: what is there now says which.
-            group.expect_news();
+            expect_news(group);
         }
         Ok(())
     }

@@ -1,21 +1,47 @@
 //! What all handles of a backend and its tasks share.
 
 use std::sync::Mutex;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use shardwise_core::{ClaimStore, GroupName};
+use shardwise_discovery::feeds::{ObservedGroup, ObservedGroups};
 use shardwise_discovery::{Error, RecordId, UsedStores};
 
 use crate::answers::Answers;
 use crate::client::{CallTurn, Client};
 use crate::error::{Failure, PgResult};
-use crate::groups::Groups;
 
 pub(crate) struct Shared {
     pub(crate) client: Client,
-    pub(crate) groups: Groups,
+    pub(crate) groups: ObservedGroups<Self>,
     pub(crate) listening: Listening,
     pub(crate) stores: UsedStores,
+}
+
+/// A group that this process reads.
+pub(crate) type FollowedGroup = ObservedGroup<Shared>;
+
+/// Whether something in a group is known to have changed.
+pub(crate) struct ExpectedNews(AtomicBool);
+
+impl Default for ExpectedNews {
+    /// At the beginning nothing was read.
+    fn default() -> Self {
+        Self(AtomicBool::new(true))
+    }
+}
+
+impl ExpectedNews {
+    /// Whether news were expected; from here on none are.
+    pub(crate) fn take(&self) -> bool {
+        self.0.swap(false, Ordering::SeqCst)
+    }
+}
+
+/// Has the group read now: something has changed.
+pub(crate) fn expect_news(group: &FollowedGroup) {
+    group.extra.0.store(true, Ordering::SeqCst);
+    group.wake();
 }
 
 /// The state of the process's listener.
@@ -29,7 +55,7 @@ pub(crate) struct Listening {
 
 impl Shared {
     pub(crate) fn new(client: Client) -> Self {
-        Self { client, groups: Groups::default(), listening: Listening::default(), stores: UsedStores::default() }
+        Self { client, groups: ObservedGroups::default(), listening: Listening::default(), stores: UsedStores::default() }
     }
 
     pub(crate) fn during(&self, operation: &'static str) -> impl Fn(Failure) -> Error {
@@ -39,8 +65,15 @@ impl Shared {
     /// A change that waits for the group's lock. The watches of this process learn of it at once.
     pub(crate) async fn write(&self, group: &GroupName, sql: String) -> PgResult<Answers> {
         let answers = self.client.run(CallTurn::MayWait, sql).await?;
-        self.groups.expect_news(group);
+        self.expect_news(group);
         Ok(answers)
+    }
+
+    /// The group has changed.
+    pub(crate) fn expect_news(&self, group: &GroupName) {
+        if let Some(group) = self.groups.find(group) {
+            expect_news(&group);
+        }
     }
 
     /// Refuses a store whose epochs would repeat because the database was replaced by older data.
@@ -58,4 +91,18 @@ impl Shared {
 
 pub(crate) fn lost(record_id: &RecordId) -> Failure {
     Failure::Lost { instance_id: record_id.instance_id.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn news_are_expected_once() {
+        let news = ExpectedNews::default();
+        assert!(news.take(), "at the beginning");
+        assert!(!news.take());
+        news.0.store(true, Ordering::SeqCst);
+        assert!(news.take() && !news.take());
+    }
 }

@@ -9,10 +9,11 @@ use redis::Value;
 use shardwise_core::{GroupName, InstanceId, MEMBERS_MAX};
 use shardwise_discovery::feeds::{Hub, follow};
 use shardwise_discovery::settings::is_this_machine;
-use shardwise_discovery::{Capabilities, Clock, Discovery, Grant, Notes, RecordId, Registration, Result, ViewSnapshot, WatchStream};
+use shardwise_discovery::{
+    CallNumber, Capabilities, Clock, Discovery, Grant, Notes, RecordId, Registration, Result, ViewSnapshot, WatchStream,
+};
 
 use crate::ValkeyConfig;
-use crate::calls::{CallStamp, next_call};
 use crate::client::{Client, MakesGroup};
 use crate::dial::load;
 use crate::error::{Failure, ValkeyResult};
@@ -121,8 +122,8 @@ impl Discovery for ValkeyBackend {
 impl Client {
     async fn register(&self, registration: &Registration) -> ValkeyResult<Grant> {
         let (record, record_id, ttl) = (encode(&registration.member)?, registration.record_id(), registration.ttl.max(TTL_LEAST));
-        let CallStamp { writer, number } = next_call();
-        let arguments = [id(&record_id), life(&record_id), writer.into(), number, micros(ttl), MEMBERS_MAX.to_string(), record];
+        let (writer, number) = next_call();
+        let arguments = [id(&record_id), life(&record_id), writer, number, micros(ttl), MEMBERS_MAX.to_string(), record];
         let mut call = self.call(&self.scripts.register, &record_id.group, MakesGroup::Yes, arguments);
         call.keys.push(self.keys.farewell(&record_id));
         let started = self.clock.now();
@@ -144,23 +145,23 @@ impl Client {
 
     async fn update(&self, registration: &Registration) -> ValkeyResult<()> {
         let (record, record_id) = (encode(&registration.member)?, registration.record_id());
-        let CallStamp { writer, number } = next_call();
-        let arguments = [id(&record_id), life(&record_id), writer.into(), number, record];
+        let (writer, number) = next_call();
+        let arguments = [id(&record_id), life(&record_id), writer, number, record];
         let call = self.call(&self.scripts.update, &record_id.group, MakesGroup::No, arguments);
         done(&record_id, &self.run(&call).await?)
     }
 
     async fn step_away(&self, registration: &Registration, grace: Duration) -> ValkeyResult<()> {
         let (record, record_id) = (encode(&registration.away_member())?, registration.record_id());
-        let CallStamp { writer, number } = next_call();
-        let arguments = [id(&record_id), life(&record_id), writer.into(), number, micros(grace), record];
+        let (writer, number) = next_call();
+        let arguments = [id(&record_id), life(&record_id), writer, number, micros(grace), record];
         let call = self.call(&self.scripts.step_away, &record_id.group, MakesGroup::No, arguments);
         done(&record_id, &self.run(&call).await?)
     }
 
     async fn deregister(&self, record_id: &RecordId) -> ValkeyResult<()> {
-        let CallStamp { writer, number } = next_call();
-        let arguments = [id(record_id), life(record_id), writer.into(), number, FAREWELL_KEPT.as_millis().to_string()];
+        let (writer, number) = next_call();
+        let arguments = [id(record_id), life(record_id), writer, number, FAREWELL_KEPT.as_millis().to_string()];
         let mut call = self.call(&self.scripts.deregister, &record_id.group, MakesGroup::No, arguments);
         call.keys.push(self.keys.farewell(record_id));
         done(record_id, &self.run(&call).await?)
@@ -190,6 +191,12 @@ fn micros(duration: Duration) -> String {
     // Up, so that nothing ends early.
     let up = u128::from(!duration.subsec_nanos().is_multiple_of(1_000));
     (duration.as_micros() + up).to_string()
+}
+
+/// Which process writes, and the number of its call, as the scripts take them.
+fn next_call() -> (String, String) {
+    let CallNumber { writer, number } = CallNumber::next();
+    (format!("{writer:016x}"), number.to_string())
 }
 
 /// What became of a write.

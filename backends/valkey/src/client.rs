@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use redis::Value;
 use shardwise_core::GroupName;
-use shardwise_discovery::Clock;
 use shardwise_discovery::tls::TlsFiles;
 use shardwise_discovery::valkey::Login;
-use tokio::time::{Instant, timeout};
+use shardwise_discovery::{AbandonedCall, Clock, SharedConnection};
+use tokio::time::timeout;
 
 use crate::connection::{LiveConnection, ScriptCall};
 use crate::dial::CONNECT_LIMIT;
@@ -22,8 +22,6 @@ use crate::sentinel::ServerLocator;
 
 /// How long one call may take in all, with connecting.
 const CALL_LIMIT: Duration = Duration::from_secs(5);
-/// A caller that gives up after so long, having heard nothing, has found a server that does not answer.
-const SUSPICIOUS_AFTER: Duration = Duration::from_millis(250);
 /// The most groups whose highest revision is remembered.
 const GROUPS_REMEMBERED: usize = 4_096;
 
@@ -43,9 +41,7 @@ pub(crate) struct Client {
     pub(crate) member_keys: Option<MemberKeys>,
     login: Login,
     files: TlsFiles,
-    current: Mutex<Option<Arc<LiveConnection>>>,
-    /// One connection is made at a time. Inside: when the last failed attempt began, and why it failed.
-    opening: tokio::sync::Mutex<Option<(Instant, Failure)>>,
+    connection: SharedConnection<LiveConnection, Failure>,
     /// The highest revision of each group that was shown. Each call sends it to the server: where its own is lower, it has forgotten
     /// what it confirmed, and goes on above.
     shown: Mutex<HashMap<GroupName, u64>>,
@@ -68,8 +64,7 @@ impl Client {
             member_keys,
             login,
             files,
-            current: Mutex::default(),
-            opening: tokio::sync::Mutex::default(),
+            connection: SharedConnection::new(LiveConnection::is_usable),
             shown: Mutex::default(),
         }
     }
@@ -129,16 +124,20 @@ impl Client {
     }
 
     async fn bounded(&self, call: &ScriptCall<'_>) -> ValkeyResult<(Arc<LiveConnection>, Value)> {
-        let mut suspicion = AbandonedCall { client: self, connection: self.usable(), since: Instant::now(), answered: false };
+        let used = self.connection.present();
+        // A call that takes too long counts as abandoned.
+        let suspicion = AbandonedCall::begin(|| used.iter().for_each(|connection| self.forget(connection)));
         let answer = timeout(CALL_LIMIT, self.exchange(call)).await;
-        suspicion.answered = answer.is_ok();
+        if answer.is_ok() {
+            suspicion.answered();
+        }
         let late = || Failure::TimedOut { place: self.locator.places(), after: CALL_LIMIT };
         answer.unwrap_or_else(|_| Err(late()))
     }
 
     async fn exchange(&self, call: &ScriptCall<'_>) -> ValkeyResult<(Arc<LiveConnection>, Value)> {
         // One that was there already may have been dead for a while, or its server may have become a replica.
-        let mut may_be_stale = self.usable().is_some();
+        let mut may_be_stale = self.connection.present().is_some();
         loop {
             let connection = self.connected().await?;
             match connection.run(call).await {
@@ -153,57 +152,20 @@ impl Client {
         }
     }
 
-    fn held(&self) -> MutexGuard<'_, Option<Arc<LiveConnection>>> {
-        // Nothing under this lock can panic halfway through a change.
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn usable(&self) -> Option<Arc<LiveConnection>> {
-        self.held().clone().filter(|connection| connection.is_usable())
-    }
-
     /// Takes a connection out of use.
     pub(crate) fn forget(&self, connection: &Arc<LiveConnection>) {
         connection.give_up();
-        let mut held = self.held();
-        if held.as_ref().is_some_and(|known| Arc::ptr_eq(known, connection)) {
-            *held = None;
-        }
+        self.connection.forget(connection);
     }
 
     /// The connection, opened if there is none. Of several callers at once one opens it, and the others share the result.
     pub(crate) async fn connected(&self) -> ValkeyResult<Arc<LiveConnection>> {
-        let wanted = Instant::now();
-        if let Some(connection) = self.usable() {
-            return Ok(connection);
-        }
-        let mut last = self.opening.lock().await;
-        if let Some(connection) = self.usable() {
-            return Ok(connection);
-        }
-        if let Some((began, failure)) = &*last
-            && *began >= wanted
-        {
-            return Err(failure.clone());
-        }
-        let began = Instant::now();
         let late = || Failure::Unreachable {
             place: self.locator.places(),
             setting: self.locator.setting(),
             why: format!("no connection within {} ms", CONNECT_LIMIT.as_millis()),
         };
-        match timeout(CONNECT_LIMIT, self.open()).await.unwrap_or_else(|_| Err(late())) {
-            Ok(connection) => {
-                let connection = Arc::new(connection);
-                *self.held() = Some(Arc::clone(&connection));
-                *last = None;
-                Ok(connection)
-            }
-            Err(failure) => {
-                *last = Some((began, failure.clone()));
-                Err(failure)
-            }
-        }
+        self.connection.get(|| async { timeout(CONNECT_LIMIT, self.open()).await.unwrap_or_else(|_| Err(late())) }).await
     }
 
     async fn open(&self) -> ValkeyResult<LiveConnection> {
@@ -225,24 +187,4 @@ pub(crate) fn read(connection: &LiveConnection, answer: Value) -> ValkeyResult<G
     let answer = GroupAnswer::read(&connection.context.place, answer)?;
     connection.learn_origin(&answer.origin);
     Ok(answer)
-}
-
-/// Notices a caller that gives up before there is an answer, and a call that took too long.
-struct AbandonedCall<'a> {
-    client: &'a Client,
-    /// The connection that was there when it began to ask.
-    connection: Option<Arc<LiveConnection>>,
-    since: Instant,
-    answered: bool,
-}
-
-impl Drop for AbandonedCall<'_> {
-    fn drop(&mut self) {
-        if !self.answered && self.since.elapsed() >= SUSPICIOUS_AFTER {
-            // Another task may have opened a connection since.
-            if let Some(connection) = &self.connection {
-                self.client.forget(connection);
-            }
-        }
-    }
 }

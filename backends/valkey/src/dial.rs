@@ -28,7 +28,7 @@ pub(crate) fn meaning_of(failure: DialFailure, context: &ServerContext) -> Failu
         DialFailure::Connect(ConnectFailure::File(error)) => of_file(&error),
         DialFailure::Connect(ConnectFailure::NotTls) => Failure::NotTls { place, setting },
         DialFailure::Connect(ConnectFailure::SilentOnTls(after)) => {
-            let why = format!("it takes the connection and is silent on TLS for {} ms", after.as_millis());
+            let why = format!("it accepts the connection but does not answer the TLS handshake within {} ms", after.as_millis());
             Failure::Unreachable { place, setting, why }
         }
         DialFailure::Connect(ConnectFailure::Certificate { why, advice }) => {

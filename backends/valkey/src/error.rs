@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::RedisError;
 use shardwise_core::{Address, InstanceId, MEMBERS_MAX};
-use shardwise_discovery::{Error, ErrorKind, RecordWriteError, one_line};
+use shardwise_discovery::{Error, ErrorKind, RecordWriteError, at_address, one_line};
 
 pub(crate) type ValkeyResult<T> = Result<T, Failure>;
 
@@ -71,7 +71,7 @@ pub(crate) enum Failure {
     Gap,
     #[error("{instance_id:?} has no living record here; register again")]
     Lost { instance_id: InstanceId },
-    #[error("instance id {instance_id:?} is in use{}; stop the other one, or wait until its record expires", at(.address.as_ref()))]
+    #[error("instance id {instance_id:?} is in use{}; stop the other one, or wait until its record expires", at_address(.address.as_ref()))]
     InUse { instance_id: InstanceId, address: Option<Address>, stamp: u64 },
     #[error("a later call of this process has changed the record of {instance_id:?}")]
     Superseded { instance_id: InstanceId },
@@ -87,10 +87,6 @@ pub(crate) enum Failure {
     Unwritable(RecordWriteError),
     #[error("{place} refuses the request: {why}")]
     Refused { place: String, why: String },
-}
-
-fn at(address: Option<&Address>) -> String {
-    address.map(|address| format!(" at {address}")).unwrap_or_default()
 }
 
 impl Failure {
@@ -119,7 +115,7 @@ impl Failure {
         }
     }
 
-    /// Whether the same may succeed later without anybody changing anything.
+    /// Whether the same call may succeed later without a change of the settings or the servers.
     pub(crate) fn is_passing(&self) -> bool {
         matches!(self.kind(), ErrorKind::Unavailable | ErrorKind::TimedOut)
     }

@@ -3,10 +3,8 @@
 //! All keys of a group have its name in braces: one hash tag. Names are percent-encoded where they need it, so that the braces end where
 //! the name does, and every key can be typed.
 
-use std::fmt::Write as _;
-
 use shardwise_core::GroupName;
-use shardwise_discovery::RecordId;
+use shardwise_discovery::{RecordId, percent_encoded};
 
 use crate::error::{Failure, ValkeyResult};
 
@@ -59,19 +57,9 @@ impl KeyPrefix {
     }
 }
 
-/// Percent-encodes what would end the hash tag or could not be typed.
+/// The name without what would end the hash tag.
 fn encoded(name: &str) -> String {
-    let mut text = String::with_capacity(name.len());
-    for character in name.chars() {
-        match character {
-            '%' | '{' | '}' | '\0'..=' ' | '\x7f' => {
-                // Writing into a String cannot fail.
-                let _ = write!(text, "%{:02X}", u32::from(character));
-            }
-            _ => text.push(character),
-        }
-    }
-    text
+    percent_encoded(name, &['{', '}'])
 }
 
 #[cfg(test)]

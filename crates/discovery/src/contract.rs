@@ -36,7 +36,7 @@ impl Registration {
 }
 
 /// Which record: one life of one member of one group.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RecordId {
     /// The group.
     pub group: GroupName,

@@ -77,6 +77,11 @@ impl fmt::Debug for Error {
     }
 }
 
+/// Where a member is, as the words behind its id in a message; nothing if its record has no address.
+pub fn at_address(address: Option<&Address>) -> String {
+    address.map(|address| format!(" at {address}")).unwrap_or_default()
+}
+
 /// What a server, a library or a file said, for the context of an [`Error`]: short enough for one line of a log, whatever it repeats, and
 /// nothing in it that a terminal would obey.
 pub fn one_line(text: &str) -> String {

@@ -10,6 +10,7 @@
 //!
 //! Nothing here decides who owns what; that is `shardwise-core`.
 
+mod call_number;
 mod claims;
 mod clock;
 #[cfg(feature = "conformance")]
@@ -18,6 +19,7 @@ mod contract;
 mod error;
 mod faults;
 pub mod feeds;
+mod keys;
 mod log_throttle;
 mod memory;
 #[cfg(feature = "nats")]
@@ -27,6 +29,7 @@ mod notes;
 pub mod postgres;
 mod record;
 pub mod settings;
+mod shared_connection;
 pub mod silence;
 #[cfg(feature = "tls")]
 pub mod tls;
@@ -34,16 +37,19 @@ mod used_stores;
 #[cfg(feature = "valkey")]
 pub mod valkey;
 
+pub use call_number::CallNumber;
 pub use claims::{ClaimChange, ClaimTable, Claims, ClaimsEvent, ClaimsStream, decode_claim_store};
 pub use clock::Clock;
 pub use contract::{Capabilities, Discovery, Grant, RecordId, Registration, ViewSnapshot, WatchEvent, WatchStream};
-pub use error::{Error, ErrorKind, Result, one_line};
+pub use error::{Error, ErrorKind, Result, at_address, one_line};
 pub use faults::{FaultRates, Faults};
+pub use keys::percent_encoded;
 pub use log_throttle::LogThrottle;
 pub use memory::MemoryBackend;
 pub use notes::{NOTE_BYTES_MAX, Note, Notes, WriteOutcome, check_note};
 pub use record::{FINGERPRINTS_MAX, METADATA_BYTES_MAX, RECORD_SCHEMA, Record, RecordError, RecordWriteError};
 pub use shardwise_core::AcquireOutcome;
+pub use shared_connection::{AbandonedCall, SharedConnection};
 pub use used_stores::UsedStores;
 
 /// A pause that differs between processes, because many lose the same server at the same moment: between half of it and all.

@@ -1,9 +1,12 @@
-//! Credentials files of NATS (feature `nats`), for the backend and for the outbox: a user's JWT, and the key that proves that the JWT is the
-//! user's.
+//! Who a client of NATS is (feature `nats`), for the backend and for the outbox. In a credentials file are a user's JWT, and the key that
+//! proves that the JWT is the user's.
 
 use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use async_nats::{Auth, AuthError, ConnectOptions};
 use nkeys::KeyPair;
 
 /// How many characters of base32 a seed has.
@@ -57,6 +60,28 @@ impl fmt::Debug for UserCredentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("UserCredentials").finish_non_exhaustive()
     }
+}
+
+/// Options that send these credentials, for one connection: once it is `established`, the client does not reconnect.
+pub fn connect_once(auth: Auth, credentials: Option<UserCredentials>, established: Arc<AtomicBool>) -> ConnectOptions {
+    ConnectOptions::with_auth_callback(move |nonce| {
+        let answer = if established.load(Ordering::Relaxed) {
+            Err(AuthError::new("the connection has ended, and another one is made"))
+        } else {
+            signed(&auth, credentials.as_ref(), &nonce)
+        };
+        async move { answer }
+    })
+}
+
+/// With the JWT, and the signature under what the server has sent.
+fn signed(auth: &Auth, credentials: Option<&UserCredentials>, nonce: &[u8]) -> Result<Auth, AuthError> {
+    let mut auth = auth.clone();
+    if let Some(credentials) = credentials {
+        auth.jwt = Some(credentials.jwt().to_owned());
+        auth.signature = Some(credentials.sign(nonce).map_err(AuthError::new)?);
+    }
+    Ok(auth)
 }
 
 /// The line behind the one that begins this block.

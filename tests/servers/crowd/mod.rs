@@ -16,7 +16,7 @@ use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
 use shardwise::discovery::Clock;
 use shardwise::{InstanceId, PlacementParams, Settings, SlotOwners, Weight};
-use shardwise_testkit::{Direction, Lag, TcpProxy};
+use shardwise_testkit::{ConsulCluster, ConsulOptions, Direction, Lag, TcpProxy};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
@@ -96,7 +96,7 @@ impl Crowd {
     fn start(kind: Kind, shape: Shape, seed: u64) -> Self {
         let runtime = runtime("crowd");
         let starting = async {
-            let servers = if shape.is_soak { Servers::to_measure(kind).await } else { Servers::to_strike(kind, 1).await };
+            let servers = servers(kind, shape).await;
             let mut proxies = Vec::new();
             for address in servers.addresses() {
                 proxies.push(TcpProxy::start(address).await.unwrap());
@@ -314,6 +314,20 @@ impl Crowd {
 /// The present moment on the clock of the lines.
 fn now() -> u64 {
     Clock::system().now().as_nanos()
+}
+
+/// Three in a soak, where there are clusters; else one.
+async fn servers(kind: Kind, shape: Shape) -> Servers {
+    match (kind, shape.is_soak) {
+        (Kind::Consul, is_soak) => {
+            // Each process has up to 19 connections while it starts or recovers, and 16 processes are at one agent: with Consul's limit of
+            // 200 they never come to rest.
+            let options = ConsulOptions::default().with_http_connections(400);
+            Servers::Consul(ConsulCluster::start(if is_soak { 3 } else { 1 }, options).await.unwrap())
+        }
+        (_, true) => Servers::to_measure(kind).await,
+        (_, false) => Servers::to_strike(kind, 1).await,
+    }
 }
 
 fn settings(kind: Kind, shape: Shape, proxies: &[TcpProxy], agent: usize) -> String {

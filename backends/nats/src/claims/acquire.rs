@@ -12,8 +12,7 @@ use tokio::sync::OnceCell;
 
 use super::{AT_ONCE, refuse_too_many};
 use crate::error::{Failure, NatsResult};
-use crate::groups::AwaitedLife;
-use crate::handle::BucketHandle;
+use crate::handle::{AwaitedLife, BucketHandle};
 use crate::jetstream::CasOutcome;
 use crate::messages::{ClaimMessage, LifeBeat, millis};
 
@@ -27,7 +26,7 @@ enum HolderState {
     Ended,
     /// It holds what it holds, and the watch reports when that ends.
     Alive { ttl: Duration },
-    /// Nothing tells whether it has ended: its end has to be waited for, and no watch reports it.
+    /// No watch reports its end, so the end has to be waited for.
     Unclear { ttl: Duration },
 }
 

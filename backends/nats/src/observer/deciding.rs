@@ -11,8 +11,7 @@ use super::{BucketObserver, FinishedCall};
 use crate::burials::{self, BurialOutcome};
 use crate::client::{Client, bounded};
 use crate::error::{Failure, NatsResult};
-use crate::groups::BucketGroup;
-use crate::handle::BucketHandle;
+use crate::handle::{BucketGroup, BucketHandle, wrote};
 use crate::messages::StoredBeat;
 use crate::status::ForeignFollower;
 
@@ -73,7 +72,7 @@ impl BucketObserver {
 
     /// Takes note of the writes that have come back. Answers whether one has.
     fn catch_up(&mut self, group: &BucketGroup) -> bool {
-        let Some(returned) = group.writes.returned(self.mirror.delivered()) else { return false };
+        let Some(returned) = group.extra.returned(self.mirror.delivered()) else { return false };
         self.proven = self.proven.max(returned);
         if !self.is_caught_up && returned >= self.listed {
             self.is_caught_up = true;
@@ -166,7 +165,7 @@ impl BucketObserver {
 
     /// Hands on how this process's writes went, and begins the burials that follow.
     fn hand_in_writes(&mut self, handle: &Arc<BucketHandle>, group: &BucketGroup, now: Moment) {
-        let interrupted = group.writes.interrupted();
+        let interrupted = group.extra.interrupted();
         if interrupted != self.interrupted {
             self.interrupted = interrupted;
             self.silence.step(now, SilenceInput::Interrupted);
@@ -196,7 +195,7 @@ impl BucketObserver {
         if !self.rights.may_bury || !self.is_caught_up || self.silence.guarded().next().is_none() {
             return None;
         }
-        let written = group.writes.answered();
+        let written = group.extra.answered();
         let pace = self.least_ttl().unwrap_or(TTL_ASSUMED) / WRITES_PER_TTL;
         match self.silence.look_at() {
             // One that began since will come back, or fail.
@@ -209,7 +208,7 @@ impl BucketObserver {
     /// Whether a reader waits for a proof that no write on its way can give.
     pub(super) fn wants_proof(&self, group: &BucketGroup, now: Moment) -> bool {
         let listed = if self.is_caught_up { Moment::ZERO } else { self.listed };
-        let (wanted, answered) = (self.known_needs.proof.max(listed), group.writes.answered());
+        let (wanted, answered) = (self.known_needs.proof.max(listed), group.extra.answered());
         // The beats of a member that has just joined a large group are not followed yet, and do not come back.
         let is_on_its_way = wanted <= answered && now < answered.plus(RETURN_LIMIT);
         wanted > self.proven && !is_on_its_way
@@ -298,11 +297,11 @@ impl BucketObserver {
         self.probing = None;
         match answer {
             Ok(sequence) => {
-                group.wrote(started, sequence);
+                wrote(group, started, sequence);
                 Ok(())
             }
             Err(failure) => {
-                group.writes.interrupt();
+                group.extra.interrupt();
                 let now = handle.client.clock.now();
                 self.probe_after = now.plus(jittered(PROBE_PAUSE));
                 // Nothing can be proven meanwhile, and the watches have to know why.

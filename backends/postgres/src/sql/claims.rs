@@ -83,10 +83,10 @@ pub(crate) fn acquire(schema: &Schema, record_id: &RecordId, known: &KnownStore,
         ), raised AS (
             UPDATE {schema}.member_group AS g SET counter = h.number, claimed = h.number FROM here AS h
             WHERE g.id = h.id AND EXISTS (SELECT 1 FROM granted)
-        ), told AS (
+        ), notified AS (
             SELECT {notify} FROM here AS h WHERE EXISTS (SELECT 1 FROM granted)
         )
-        SELECT r.slot, r.name, max(r.epoch) AS epoch, max(r.holder) AS holder, (SELECT count(*) FROM told) AS told FROM (
+        SELECT r.slot, r.name, max(r.epoch) AS epoch, max(r.holder) AS holder, (SELECT count(*) FROM notified) AS notified FROM (
             SELECT t.slot, t.name, CASE WHEN t.holder = me.joined THEN t.epoch END AS epoch,
                 CASE WHEN t.holder <> me.joined THEN t.holder END AS holder
             FROM me CROSS JOIN there AS t
@@ -222,10 +222,10 @@ pub(crate) fn release(schema: &Schema, record_id: &RecordId, held: &[(Resource, 
         ), raised AS (
             UPDATE {schema}.member_group AS g SET counter = me.number, claimed = me.number FROM me
             WHERE g.id = me.id AND EXISTS (SELECT 1 FROM released)
-        ), told AS (
+        ), notified AS (
             SELECT {notify} FROM me WHERE EXISTS (SELECT 1 FROM released)
         )
-        SELECT (SELECT count(*) FROM held) - (SELECT count(*) FROM free) AS locked, (SELECT count(*) FROM told) AS told"
+        SELECT (SELECT count(*) FROM held) - (SELECT count(*) FROM free) AS locked, (SELECT count(*) FROM notified) AS notified"
     )
 }
 

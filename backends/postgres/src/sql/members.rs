@@ -3,14 +3,13 @@
 use std::time::Duration;
 
 use shardwise_core::MEMBERS_MAX;
-use shardwise_discovery::RecordId;
+use shardwise_discovery::{CallNumber, RecordId};
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 
 use super::literal::{Literal, numbers, text, texts};
 use super::{BEGIN, Schema, id_of, lock, make_group, signed, unsigned};
 use crate::answers::Answers;
-use crate::calls::CallNumber;
 
 /// Departures and released names of so many changes are kept, at least, for readers that know less.
 const CHANGES_KEPT: i64 = 8_192;
@@ -101,7 +100,7 @@ pub(crate) fn register(schema: &Schema, record_id: &RecordId, record: &str, ttl:
             UPDATE {schema}.member_group AS g SET counter = h.number, revision = h.number FROM here AS h
             WHERE g.id = h.id AND EXISTS (SELECT 1 FROM written)
         )
-        SELECT w.joined, {notify} AS told FROM written AS w;
+        SELECT w.joined, {notify} AS notified FROM written AS w;
         SELECT m.incarnation, m.joined, m.beat, m.record FROM {schema}.member AS m
         WHERE m.group_id = {group_id} AND m.instance_id = {id}"
     )
@@ -200,10 +199,10 @@ pub(crate) fn update(schema: &Schema, record_id: &RecordId, record: &str, call: 
         ), raised AS (
             UPDATE {schema}.member_group AS g SET counter = w.number, revision = w.number FROM written AS w
             WHERE g.id = w.id AND w.changed = w.number
-        ), told AS (
+        ), notified AS (
             SELECT {notify} FROM written AS w WHERE w.changed = w.number
         )
-        SELECT w.changed, (SELECT count(*) FROM told) AS told FROM written AS w;
+        SELECT w.changed, (SELECT count(*) FROM notified) AS notified FROM written AS w;
         {state_of}"
     )
 }
@@ -231,7 +230,7 @@ pub(crate) fn step_away(schema: &Schema, record_id: &RecordId, record: &str, gra
             UPDATE {schema}.member_group AS g SET counter = h.number, revision = h.number FROM here AS h
             WHERE g.id = h.id AND EXISTS (SELECT 1 FROM written)
         )
-        SELECT w.joined, {notify} AS told FROM written AS w;
+        SELECT w.joined, {notify} AS notified FROM written AS w;
         {state_of}"
     )
 }
@@ -247,7 +246,7 @@ fn buried(schema: &Schema, notify: &str) -> String {
                 beats = greatest(g.beats, (SELECT max(d.beat) FROM gone AS d))
             FROM here AS h WHERE g.id = h.id AND EXISTS (SELECT 1 FROM gone)
         )
-        SELECT d.instance_id, {notify} AS told FROM gone AS d"
+        SELECT d.instance_id, {notify} AS notified FROM gone AS d"
     )
 }
 

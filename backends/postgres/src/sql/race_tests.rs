@@ -4,13 +4,12 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use shardwise_core::{ClaimStore, Epoch, GroupName, Incarnation, InstanceId, Resource, StoreId};
-use shardwise_discovery::{Clock, RecordId};
+use shardwise_discovery::{CallNumber, Clock, RecordId};
 use shardwise_testkit::{Database, Postgres, PostgresOptions};
 
 use super::claims::{self, KnownStore, StoreStanding};
 use super::members::{self, Changed, Registered};
 use super::reads::{self, GroupNews, KnownNumbers, NOTHING_KNOWN};
-use crate::calls::next_call;
 use crate::client::{CallTurn, Client};
 use crate::{PostgresBackend, PostgresBackendConfig};
 
@@ -37,7 +36,7 @@ impl Bench {
     }
 
     async fn registered(&self, record_id: &RecordId) {
-        let answers = self.run(members::register(&self.client.schema, record_id, RECORD, TTL, next_call())).await;
+        let answers = self.run(members::register(&self.client.schema, record_id, RECORD, TTL, CallNumber::next())).await;
         assert!(matches!(Registered::read(&answers).unwrap(), Registered::Written));
     }
 
@@ -75,7 +74,7 @@ async fn of_a_renewal_and_two_burials_one_wins() {
             (revision, Some((now, _))) => {
                 assert_eq!((revision, now), (before, beat + 1), "a renewal is no change");
                 renewed += 1;
-                bench.run(members::deregister(schema, &a, next_call())).await;
+                bench.run(members::deregister(schema, &a, CallNumber::next())).await;
             }
             (revision, None) => {
                 assert_eq!(revision, before + 1, "buried once");
@@ -100,7 +99,7 @@ async fn beats_never_repeat() {
         }
         bench.registered(&a).await;
         seen.push(bench.only(&a.group).await.1.unwrap().0);
-        let away = bench.run(members::step_away(schema, &a, RECORD, TTL, next_call())).await;
+        let away = bench.run(members::step_away(schema, &a, RECORD, TTL, CallNumber::next())).await;
         assert_eq!(Changed::read(&away).unwrap(), Changed::Written);
         seen.push(bench.only(&a.group).await.1.unwrap().0);
         let last = *seen.last().unwrap();

@@ -5,10 +5,12 @@
 //! can pile up, and a first view is never from a read that began before its watch.
 //!
 //! What is shown of a group is a [`Watched`]: its view, or its [`ClaimTable`](crate::ClaimTable). A backend has a hub for each.
-//! Where one observer reads both, an [`ObservedReader`] hands what it has read to each.
+//! Where one observer reads both, in an [`Observatory`], [`Hub::observing`] hands what it has read to each; [`ObservedGroups`] has what the
+//! process needs of each group.
 
 mod feed;
 mod follow;
+mod groups;
 mod observed;
 mod watch;
 
@@ -23,7 +25,8 @@ use shardwise_core::{GroupName, Moment, View};
 pub use self::feed::Feed;
 use self::feed::{FeedState, GroupState};
 pub use self::follow::{GroupReader, follow};
-pub use self::observed::{NoReading, Observatory, ObservedPart, ObservedReader, ObservedState, READING_LIMIT, read_as_of};
+pub use self::groups::{GroupInterest, ObservedGroup, ObservedGroups, ObserverNeeds, ReadingEnd};
+pub use self::observed::{NoReading, Observatory, ObservedPart, ObservedState, READING_LIMIT, StateOf};
 pub use self::watch::Watched;
 use crate::{Clock, Error, ErrorKind, Result};
 

@@ -33,6 +33,7 @@ pub struct ConsulOptions {
     pub(super) tls: Option<CertIdentity>,
     pub(super) client_certificates: bool,
     pub(super) network: Option<GatewayNetwork>,
+    pub(super) http_connections: Option<u32>,
     /// Servers that form a cluster; 0 for a client agent.
     pub(super) servers: usize,
     /// Gossip addresses of agents to join.
@@ -41,7 +42,16 @@ pub struct ConsulOptions {
 
 impl Default for ConsulOptions {
     fn default() -> Self {
-        Self { node: "server-1".into(), acl: false, tls: None, client_certificates: false, network: None, servers: 1, join: Vec::new() }
+        Self {
+            node: "server-1".into(),
+            acl: false,
+            tls: None,
+            client_certificates: false,
+            network: None,
+            http_connections: None,
+            servers: 1,
+            join: Vec::new(),
+        }
     }
 }
 
@@ -72,6 +82,13 @@ impl ConsulOptions {
     #[must_use]
     pub fn with_network(mut self) -> Self {
         self.network = Some(GatewayNetwork::default());
+        self
+    }
+
+    /// So many connections of one client address over HTTP, instead of Consul's 200.
+    #[must_use]
+    pub fn with_http_connections(mut self, most: u32) -> Self {
+        self.http_connections = Some(most);
         self
     }
 
@@ -119,6 +136,9 @@ impl ConsulOptions {
         });
         if self.servers > 0 {
             all["bootstrap_expect"] = json!(self.servers);
+        }
+        if let Some(most) = self.http_connections {
+            all["limits"] = json!({ "http_max_conns_per_client": most });
         }
         if self.acl {
             let tokens = json!({ "master": token, "agent": token });

@@ -8,9 +8,9 @@ use std::time::Duration;
 use async_nats::jetstream::context::{ContextBuilder, GetStreamError, GetStreamErrorKind};
 use async_nats::jetstream::stream::{Config, Stream};
 use async_nats::jetstream::{Context, ErrorCode};
-use async_nats::{Auth, AuthError, ConnectError, ConnectErrorKind, ConnectOptions};
+use async_nats::{Auth, ConnectError, ConnectErrorKind, ConnectOptions};
 use secrecy::ExposeSecret as _;
-use shardwise::discovery::nats::UserCredentials;
+use shardwise::discovery::nats::{UserCredentials, connect_once};
 use tokio::sync::watch;
 
 use super::super::connection::{ANSWER_WITHIN, words};
@@ -77,17 +77,8 @@ fn options(config: &NatsConfig, lost: watch::Sender<Option<String>>, established
         };
         UserCredentials::read(path).map_err(wrong)
     });
-    let credentials = credentials.transpose()?;
-    let options = ConnectOptions::with_auth_callback(move |nonce| {
-        let answer = if established.load(Ordering::Relaxed) {
-            Err(AuthError::new("the connection has ended, and the sink makes another one"))
-        } else {
-            signed(&auth, credentials.as_ref(), &nonce)
-        };
-        async move { answer }
-    });
     let watcher = ConnectionWatcher::new(lost, config);
-    let options = options.event_callback(move |event| {
+    let options = connect_once(auth, credentials.transpose()?, established).event_callback(move |event| {
         watcher.note(&event);
         std::future::ready(())
     });
@@ -99,16 +90,6 @@ fn options(config: &NatsConfig, lost: watch::Sender<Option<String>>, established
         .ignore_discovered_servers()
         .require_tls(config.tls_needed)
         .tls_client_config(tls::client_config(&config.tls, config.tls_needed)?))
-}
-
-/// With the JWT, and the signature under what the server has sent.
-fn signed(auth: &Auth, credentials: Option<&UserCredentials>, nonce: &[u8]) -> Result<Auth, AuthError> {
-    let mut auth = auth.clone();
-    if let Some(credentials) = credentials {
-        auth.jwt = Some(credentials.jwt().to_owned());
-        auth.signature = Some(credentials.sign(nonce).map_err(AuthError::new)?);
-    }
-    Ok(auth)
 }
 
 /// The stream; created if it is missing and creation was requested.
