@@ -1,6 +1,5 @@
 //! Publishers as real processes on PostgreSQL. They are killed and paused while 64 writers write, then restarted one after the other, and
-//! some are killed at rest to measure when their events flow again; with a file, `JetStream` and Kafka. The short form of
-//! `cargo xtask soak outbox`.
+//! some are killed at rest to measure when their events flow again; with each sink. The short form of `cargo xtask soak outbox`.
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "tests report by panicking")]
@@ -8,8 +7,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod delivered;
-mod jetstream;
-mod kafka;
+mod destinations;
 mod stage;
 mod trouble;
 
@@ -49,6 +47,21 @@ fn nothing_is_lost_and_the_order_is_kept_whatever_happens_to_publishers() {
 #[test]
 fn jetstream_has_each_event_once_whatever_happens_to_publishers() {
     lives("JetStream");
+}
+
+#[test]
+fn redis_gets_each_event_in_order_whatever_happens_to_publishers() {
+    lives("Redis");
+}
+
+#[test]
+fn rabbitmq_gets_each_event_in_order_whatever_happens_to_publishers() {
+    lives("RabbitMQ");
+}
+
+#[test]
+fn a_webhook_gets_each_event_in_order_whatever_happens_to_publishers() {
+    lives("webhook");
 }
 
 /// The broker is killed too.

@@ -13,11 +13,10 @@ use crate::BATCH;
 use crate::common::chance::Chance;
 use crate::common::process::Process;
 use crate::common::{Place, eventually, workers};
-use crate::jetstream::JetStream;
-use crate::kafka::Kafka;
+use crate::destinations::{self, COPIED_WITHIN, Destination};
 
 const WRITERS: u64 = 64;
-const AGGREGATES: u64 = 500;
+pub(crate) const AGGREGATES: u64 = 500;
 const TOGETHER: u64 = 10;
 pub(crate) const PUBLISHERS: usize = 4;
 /// One in this many transactions has an event that is large enough to be read separately.
@@ -57,8 +56,8 @@ pub(crate) struct Stage {
     pub(crate) runtime: Runtime,
     database: Database,
     pub(crate) place: Place,
-    jetstream: Option<JetStream>,
-    kafka: Option<Kafka>,
+    /// `None`: the file sink.
+    destination: Option<Box<dyn Destination>>,
 }
 
 impl Stage {
@@ -68,13 +67,8 @@ impl Stage {
             let options = PostgresOptions::default().with_setting("max_connections", "300");
             Postgres::start(options).await.unwrap().database().await.unwrap()
         });
-        let jetstream = (sink == "JetStream").then(|| runtime.block_on(JetStream::start()));
-        let kafka = (sink == "Kafka").then(|| runtime.block_on(Kafka::start()));
-        let settings = match (&jetstream, &kafka) {
-            (Some(jetstream), _) => jetstream.settings(),
-            (_, Some(kafka)) => kafka.settings(),
-            _ => "sink = \"file:delivered.jsonl\"\n".into(),
-        };
+        let destination = runtime.block_on(destinations::start(sink));
+        let settings = destination.as_ref().map_or_else(|| "sink = \"file:delivered.jsonl\"\n".to_owned(), |to| to.settings());
         let place = Place::with_settings(
             &(workers("3s", "slots = 64")
                 + &format!(
@@ -84,27 +78,24 @@ impl Stage {
                 )),
         );
         place.run(&["outbox", "init"]).well();
-        if let Some(jetstream) = &jetstream {
-            jetstream.copy_to(&runtime, place.path("delivered.jsonl"));
+        if let Some(destination) = &destination {
+            destination.copy_to(&runtime, place.path("delivered.jsonl"));
         }
-        if let Some(kafka) = &kafka {
-            kafka.copy_to(place.path("delivered.jsonl"));
-        }
-        Self { runtime, database, place, jetstream, kafka }
+        Self { runtime, database, place, destination }
     }
 
     /// Whether the sink drops repeated events.
-    pub(crate) const fn drops_repeats(&self) -> bool {
-        self.jetstream.is_some()
+    pub(crate) fn drops_repeats(&self) -> bool {
+        self.destination.as_ref().is_some_and(|destination| destination.drops_repeats())
     }
 
-    /// Kills the sink's server every few seconds while `work` is done, if it has one that keeps everything. Returns how often.
+    /// Kills the sink's server every few seconds while `work` is done, if it can be killed. Returns how often.
     pub(crate) fn kills_of_the_sink<T>(&self, work: impl FnOnce() -> T) -> (T, u64) {
-        let Some(kafka) = &self.kafka else { return (work(), 0) };
-        let killing = kafka.kill_often(self.runtime.handle().clone());
+        let Some(destination) = &self.destination else { return (work(), 0) };
+        let killing = destination.kill_often(self.runtime.handle().clone());
         let done = work();
-        kafka.be_calm();
-        (done, killing.join().unwrap())
+        destination.be_calm();
+        (done, killing.map_or(0, |killing| killing.join().unwrap()))
     }
 
     pub(crate) fn publisher(&self, number: usize) -> Process {
@@ -180,13 +171,8 @@ impl Stage {
             JOIN outbox AS o ON o.aggregate = a.id AND o.seq > coalesce(h.done_seq, a.drained_seq)
             WHERE a.last_seq <> a.drained_seq OR h.listed LIMIT 1";
         eventually("nothing is pending", Duration::from_mins(2), || self.execute(pending).is_empty().then_some(()));
-        if let Some(kafka) = &self.kafka {
-            eventually("what is in the topic is read", Duration::from_mins(2), || kafka.is_copied().then_some(()));
-        }
-        if let Some(jetstream) = &self.jetstream {
-            eventually("what is in the stream is read", Duration::from_mins(2), || {
-                self.runtime.block_on(jetstream.is_copied()).then_some(())
-            });
+        if let Some(destination) = &self.destination {
+            eventually("what has arrived is in the file", COPIED_WITHIN, || destination.is_copied(&self.runtime).then_some(()));
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::common::chance::Chance;
 use crate::common::eventually;
 use crate::common::process::Process;
 use crate::delivered::News;
-use crate::stage::{PUBLISHERS, Stage, Written};
+use crate::stage::{AGGREGATES, PUBLISHERS, Stage, Written};
 use crate::{TAKEOVER_MAX, TTL};
 
 /// How often a takeover is tried, because another test may use the processor just then.
@@ -69,7 +69,7 @@ impl Takeover {
     }
 }
 
-/// The aggregates in the slots of this publisher, separated by commas. The database cannot compute the hashes.
+/// The aggregates in the slots of this publisher, as text and separated by commas. The database cannot compute the hashes.
 fn aggregates_of(stage: &Stage, number: usize) -> String {
     let slots = format!(
         "SELECT s.hash_from, s.hash_to FROM outbox_slot AS s JOIN outbox_publisher AS p ON p.incarnation = s.incarnation
@@ -77,11 +77,9 @@ fn aggregates_of(stage: &Stage, number: usize) -> String {
     );
     let parsed = |text: &Option<String>| text.as_deref().unwrap().parse::<i64>().unwrap();
     let slots: Vec<_> = stage.execute(&slots).iter().map(|row| parsed(&row[0])..=parsed(&row[1])).collect();
-    let all = stage.execute("SELECT id::text, key FROM outbox_aggregate");
-    let is_theirs = |key: &str| slots.iter().any(|slot| slot.contains(&(key.key_hash() ^ (1 << 63)).cast_signed()));
-    let theirs = all.into_iter().filter(|row| is_theirs(row[1].as_deref().unwrap())).map(|mut row| row.swap_remove(0).unwrap());
-    // An empty list would be no SQL, and 0 is no aggregate.
-    std::iter::once("0".to_owned()).chain(theirs).collect::<Vec<_>>().join(",")
+    let is_theirs = |hash: u64| slots.iter().any(|slot| slot.contains(&(hash ^ (1 << 63)).cast_signed()));
+    let theirs = (0..AGGREGATES).filter(|aggregate| is_theirs(format!("order/{aggregate}").key_hash()));
+    theirs.map(|aggregate| format!("'{aggregate}'")).collect::<Vec<_>>().join(",")
 }
 
 /// Kills a publisher and writes an event to each aggregate of its slots; returns how long they took to arrive, and how many were written.
@@ -93,8 +91,8 @@ fn takeover(stage: &Stage, publisher: &Process, number: usize) -> (Takeover, u64
     let killed = Instant::now();
     let insert = format!(
         "INSERT INTO outbox (aggregatetype, aggregateid, type, payload, id)
-         SELECT 'order', split_part(a.key, '/', 2), 'Changed', '{{}}', 'kill-{number}-' || a.key FROM outbox_aggregate AS a
-         WHERE a.id IN ({aggregates}) ORDER BY a.key RETURNING id"
+         SELECT 'order', id, 'Changed', '{{}}', 'kill-{number}-' || id FROM unnest(ARRAY[{aggregates}]::text[]) AS id ORDER BY id
+         RETURNING id"
     );
     let written = stage.execute(&insert).len();
     assert!(written > 0, "it held no slot with an aggregate");

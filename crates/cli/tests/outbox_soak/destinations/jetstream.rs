@@ -1,6 +1,5 @@
 //! A stream that drops duplicates, copied into a file like that of the file sink.
 
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,6 +10,8 @@ use async_nats::jetstream::stream::{Config, Stream};
 use futures::StreamExt as _;
 use shardwise_testkit::{Nats, NatsOptions};
 use tokio::runtime::Runtime;
+
+use super::{Copy, Destination};
 
 const STREAM: &str = "soak";
 
@@ -37,33 +38,35 @@ impl JetStream {
         let stream = context.create_stream(settings).await.unwrap();
         Self { server, stream, copied: Arc::default() }
     }
+}
 
-    pub(crate) fn settings(&self) -> String {
+impl Destination for JetStream {
+    fn settings(&self) -> String {
         format!(
             "sink = \"{}\"\nsink_stream = \"{STREAM}\"\nsink_to = \"{STREAM}.{{aggregatetype}}.{{aggregateid}}\"\nsink_format = \"structured\"\n",
             self.server.address()
         )
     }
 
-    /// Appends each message of the stream to a file, as a line, in order.
-    pub(crate) fn copy_to(&self, runtime: &Runtime, path: PathBuf) {
-        let mut file = std::fs::File::create(path).unwrap();
+    fn copy_to(&self, runtime: &Runtime, path: PathBuf) {
+        let mut copy = Copy::create(path);
         let (stream, copied) = (self.stream.clone(), Arc::clone(&self.copied));
         runtime.spawn(async move {
             let consumer = stream.create_consumer(OrderedConfig::default()).await.unwrap();
             let mut messages = consumer.messages().await.unwrap();
             while let Some(message) = messages.next().await {
-                let mut line = message.unwrap().payload.to_vec();
-                line.push(b'\n');
-                file.write_all(&line).unwrap();
+                copy.append(&message.unwrap().payload);
                 copied.fetch_add(1, Ordering::SeqCst);
             }
         });
     }
 
-    /// Whether all messages in the stream are in the file.
-    pub(crate) async fn is_copied(&self) -> bool {
-        let messages = self.stream.get_info().await.unwrap().state.messages;
+    fn is_copied(&self, runtime: &Runtime) -> bool {
+        let messages = runtime.block_on(self.stream.get_info()).unwrap().state.messages;
         self.copied.load(Ordering::SeqCst) >= messages
+    }
+
+    fn drops_repeats(&self) -> bool {
+        true
     }
 }

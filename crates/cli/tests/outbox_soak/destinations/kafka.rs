@@ -1,6 +1,5 @@
 //! A Kafka broker with TLS and a login that is killed every few seconds, whose topic is copied into a file like that of the file sink.
 
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -17,6 +16,8 @@ use shardwise_outbox::{ErrorKind, Sink as _};
 use shardwise_testkit::{Authority, Nisshi, NisshiOptions};
 use tempfile::TempDir;
 use tokio::runtime::{Handle, Runtime};
+
+use super::{Copy, Destination};
 
 const TOPIC: &str = "soak";
 const PARTITIONS: u32 = 4;
@@ -47,16 +48,6 @@ impl Kafka {
         format!("kafkas://{USER}@{}", self.server.brokers())
     }
 
-    pub(crate) fn settings(&self) -> String {
-        format!(
-            "sink = \"{}\"\nsink_to = \"{TOPIC}\"\nsink_format = \"structured\"\nsink_timeout = \"2s\"\nsink_ca_file = \"{}\"\n\
-             sink_password_file = \"{}\"\n",
-            self.address(),
-            self.authority.file().display(),
-            self.folder.path().join("password").display()
-        )
-    }
-
     fn consumer(&self) -> BaseConsumer {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", self.server.brokers().to_string()).set("group.id", "soak").set("enable.auto.commit", "false");
@@ -71,10 +62,21 @@ impl Kafka {
         config.set("auto.offset.reset", "error");
         config.create().unwrap()
     }
+}
 
-    /// Appends each message of the topic to a file, as a line; those of one partition in order.
-    pub(crate) fn copy_to(&self, path: PathBuf) {
-        let mut file = std::fs::File::create(path).unwrap();
+impl Destination for Kafka {
+    fn settings(&self) -> String {
+        format!(
+            "sink = \"{}\"\nsink_to = \"{TOPIC}\"\nsink_format = \"structured\"\nsink_timeout = \"2s\"\nsink_ca_file = \"{}\"\n\
+             sink_password_file = \"{}\"\n",
+            self.address(),
+            self.authority.file().display(),
+            self.folder.path().join("password").display()
+        )
+    }
+
+    fn copy_to(&self, _: &Runtime, path: PathBuf) {
+        let mut copy = Copy::create(path);
         let (consumer, copied) = (self.consumer(), Arc::clone(&self.copied));
         let mut assignment = TopicPartitionList::new();
         for partition in 0..i32::try_from(PARTITIONS).unwrap() {
@@ -85,9 +87,7 @@ impl Kafka {
             loop {
                 match consumer.poll(Duration::from_millis(100)) {
                     Some(Ok(message)) => {
-                        let mut line = message.payload().unwrap().to_vec();
-                        line.push(b'\n');
-                        file.write_all(&line).unwrap();
+                        copy.append(message.payload().unwrap());
                         copied.fetch_add(1, Ordering::SeqCst);
                     }
                     // Another failure is a broker that was killed; the consumer connects again.
@@ -101,10 +101,9 @@ impl Kafka {
         });
     }
 
-    /// Kills the broker and starts it again, until [`Self::be_calm`]. Returns how often, once it has ended.
-    pub(crate) fn kill_often(&self, runtime: Handle) -> JoinHandle<u64> {
+    fn kill_often(&self, runtime: Handle) -> Option<JoinHandle<u64>> {
         let (server, calm) = (Arc::clone(&self.server), Arc::clone(&self.calm));
-        std::thread::spawn(move || {
+        Some(std::thread::spawn(move || {
             let mut kills = 0;
             loop {
                 std::thread::sleep(KILLED_EVERY);
@@ -114,15 +113,14 @@ impl Kafka {
                 runtime.block_on(server.restart()).unwrap();
                 kills += 1;
             }
-        })
+        }))
     }
 
-    pub(crate) fn be_calm(&self) {
+    fn be_calm(&self) {
         self.calm.store(true, Ordering::SeqCst);
     }
 
-    /// Whether all messages of the topic are in the file.
-    pub(crate) fn is_copied(&self) -> bool {
+    fn is_copied(&self, _: &Runtime) -> bool {
         let consumer = self.consumer();
         let mut all = 0;
         for partition in 0..i32::try_from(PARTITIONS).unwrap() {
