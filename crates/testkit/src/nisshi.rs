@@ -102,6 +102,11 @@ impl Nisshi {
         self.tls.as_ref().map_or(self.port.address(), TlsProxy::address)
     }
 
+    /// The SQLite file in which it keeps everything.
+    pub fn file(&self) -> PathBuf {
+        file(self.storage.path())
+    }
+
     /// Kills it if it runs, and starts it on the same port with what it had stored; gives back when it is ready.
     pub async fn restart(&self) -> Result<()> {
         self.relaunch(true)?;
@@ -109,11 +114,15 @@ impl Nisshi {
     }
 }
 
+fn file(storage: &Path) -> PathBuf {
+    storage.join("broker.db")
+}
+
 /// `clients`: the address that the broker tells its clients.
 fn process(program: &Path, listens: SocketAddr, clients: SocketAddr, storage: &Path, authenticates: bool) -> Result<Process> {
     let (listens_at, advertises) = (format!("tcp://{listens}"), format!("tcp://{clients}"));
     // One slash more than usual: with three it would be below the folder in which the broker runs.
-    let storage = format!("sqlite:///{}", storage.join("broker.db").display());
+    let storage = format!("sqlite:///{}", file(storage).display());
     let fixed = ["broker", "--silent", "--listener-url", listens_at.as_str(), "--advertised-listener-url", advertises.as_str()];
     let mut arguments: Vec<String> = fixed.into_iter().chain(["--storage-engine", storage.as_str()]).map(str::to_owned).collect();
     if authenticates {

@@ -2,7 +2,7 @@
 //! some are killed at rest to measure when their events flow again; with each sink. The short form of `cargo xtask soak outbox`.
 
 #![cfg(target_os = "linux")]
-#![expect(clippy::unwrap_used, reason = "tests report by panicking")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "tests report by panicking")]
 
 #[path = "../common/mod.rs"]
 mod common;

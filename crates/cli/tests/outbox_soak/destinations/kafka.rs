@@ -14,6 +14,8 @@ use rdkafka::types::RDKafkaErrorCode;
 use shardwise_outbox::sink::{KafkaConfig, KafkaSink, Template};
 use shardwise_outbox::{ErrorKind, Sink as _};
 use shardwise_testkit::{Authority, Nisshi, NisshiOptions};
+use sqlx::Connection as _;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use tempfile::TempDir;
 use tokio::runtime::{Handle, Runtime};
 
@@ -41,6 +43,7 @@ impl Kafka {
         std::fs::write(folder.path().join("password"), PASSWORD).unwrap();
         let options = NisshiOptions::default().with_topic(TOPIC, PARTITIONS).with_tls(&authority.server().unwrap());
         let server = Nisshi::start(options.with_user(USER, PASSWORD)).await.unwrap();
+        index_headers(&server).await;
         Self { server: Arc::new(server), authority, folder, copied: Arc::default(), calm: Arc::default() }
     }
 
@@ -62,6 +65,14 @@ impl Kafka {
         config.set("auto.offset.reset", "error");
         config.create().unwrap()
     }
+}
+
+/// The broker looks for the headers of each event that it hands out, and without an index in those of all events.
+async fn index_headers(server: &Nisshi) {
+    let options = SqliteConnectOptions::new().filename(server.file());
+    let mut connection = SqliteConnection::connect_with(&options).await.unwrap();
+    sqlx::query("CREATE INDEX header_of_record ON header (topition, offset_id)").execute(&mut connection).await.unwrap();
+    connection.close().await.unwrap();
 }
 
 impl Destination for Kafka {
