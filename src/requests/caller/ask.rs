@@ -79,7 +79,7 @@ impl Routing {
             // Any change from here on counts.
             news.mark_unchanged();
             match self.next_step(&mut ask, to, came) {
-                NextStep::Send(chosen, within) => match self.attempt(to, &chosen, &request, Instant::now() + within).await {
+                NextStep::Send(chosen, within) => match self.attempt(to, &chosen, &request, Instant::now() + within, &mut news).await {
                     Ok(answer) => return Ok(Answered { answer, by: chosen.instance_id }),
                     Err(undelivered) => ask.on_undelivered(self.clock.now(), undelivered),
                 },

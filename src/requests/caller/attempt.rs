@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use shardwise_core::routing::{PeerLoad, Undelivered};
 use shardwise_core::{Incarnation, InstanceId, ShardKey as _};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -25,7 +26,7 @@ pub(super) struct ChosenMember {
     pub(super) instance_id: InstanceId,
     incarnation: Incarnation,
     /// `None` if it takes no requests.
-    address: Option<String>,
+    endpoint: Option<MemberEndpoint>,
     load: Arc<PeerLoad>,
     /// It is the first one of its set: for a key the owner.
     is_first: bool,
@@ -34,10 +35,12 @@ pub(super) struct ChosenMember {
 impl ChosenMember {
     pub(super) fn of(state: &RouteState, set: &RouteSet, index: u32) -> Option<Self> {
         let (member, load) = (state.table.member(index)?, state.table.peer_load(index)?);
+        let (instance_id, incarnation) = (member.instance_id.clone(), member.incarnation);
+        let address = member.metadata.get(ADDRESS_KEY).cloned();
         Some(Self {
-            instance_id: member.instance_id.clone(),
-            incarnation: member.incarnation,
-            address: member.metadata.get(ADDRESS_KEY).cloned(),
+            endpoint: address.map(|address| MemberEndpoint { instance_id: instance_id.clone(), incarnation, address }),
+            instance_id,
+            incarnation,
             load: Arc::clone(load),
             is_first: set.as_slice(&state.table).first() == Some(&index),
         })
@@ -53,20 +56,21 @@ impl ChosenMember {
 
 impl Routing {
     /// Brings the request to that member, until that time or until another member is the right one, and remembers what the outcome says of
-    /// the member.
+    /// the member. What is new in `news` is newer than the choice.
     pub(super) async fn attempt(
         &self,
         to: &To<'_>,
         chosen: &ChosenMember,
         request: &Request,
         until: Instant,
+        news: &mut watch::Receiver<()>,
     ) -> Result<Answer, Undelivered> {
         let attempt = Attempt::until(until);
         let in_flight = chosen.load.begin();
         let answer = tokio::select! {
             biased;
             answer = self.bring(chosen, request, &attempt) => answer,
-            never = self.watch(to, chosen, &attempt.superseded) => never,
+            never = self.watch(to, chosen, news, &attempt.superseded) => never,
             () = self.is_overtime(until) => Err(Undelivered::Unknown("its transport has not ended in time".into())),
         };
         let now = self.clock.now();
@@ -101,7 +105,7 @@ impl Routing {
             }
             return answer_here(&local, request.clone(), attempt).await;
         }
-        let Some(address) = chosen.address.clone() else {
+        let Some(endpoint) = &chosen.endpoint else {
             let why = format!(
                 "{} takes no requests: it does not listen (listen_for_requests), or has no sidecar of this version",
                 chosen.instance_id
@@ -109,19 +113,17 @@ impl Routing {
             return Err(Undelivered::Unsent(why));
         };
         let transport = self.transport().ok_or_else(|| Undelivered::Unsent("this worker is stopping".into()))?;
-        let endpoint = MemberEndpoint { instance_id: chosen.instance_id.clone(), incarnation: chosen.incarnation, address };
-        transport.bring(&endpoint, request, attempt).await
+        transport.bring(endpoint, request, attempt).await
     }
 
     /// Reports once another member is the right one. It never ends, so its result may have any type.
-    async fn watch<T>(&self, to: &To<'_>, chosen: &ChosenMember, superseded: &CancellationToken) -> T {
-        let mut news = self.news.subscribe();
-        while !self.is_superseded(to, chosen) {
-            if news.changed().await.is_err() {
-                return pending().await;
+    async fn watch<T>(&self, to: &To<'_>, chosen: &ChosenMember, news: &mut watch::Receiver<()>, superseded: &CancellationToken) -> T {
+        while news.changed().await.is_ok() {
+            if self.is_superseded(to, chosen) {
+                superseded.cancel();
+                break;
             }
         }
-        superseded.cancel();
         pending().await
     }
 

@@ -134,15 +134,15 @@ impl Routing {
     }
 
     /// The connections of the caller, unless another transport was set; `None` once the member's service has ended.
-    fn transport(&self) -> Option<Arc<dyn Transport>> {
+    fn transport(&self) -> Option<&dyn Transport> {
         if let Some(known) = self.transport.get() {
-            return Some(Arc::clone(&known.transport));
+            return Some(&*known.transport);
         }
         let own = match &self.connections {
             Some(connections) => Arc::clone(connections),
             None => connections(&self.local.upgrade()?),
         };
-        Some(Arc::clone(&self.transport.get_or_init(|| CallerTransport { transport: own, is_own: true }).transport))
+        Some(&*self.transport.get_or_init(|| CallerTransport { transport: own, is_own: true }).transport)
     }
 
     /// Whether this member may serve the key besides its owner: it is among the first `max_width` members by its own view.

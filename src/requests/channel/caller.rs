@@ -36,16 +36,15 @@ const CONNECTIONS_MAX: usize = 1_024;
 /// The connections to other members.
 pub(crate) struct MemberConnections {
     end: Arc<CallingEnd>,
-    open: Mutex<HashMap<MemberEndpoint, MemberConnection>>,
+    open: Mutex<HashMap<MemberEndpoint, Arc<MemberConnection>>>,
     /// How many requests are in flight on one connection; others wait.
     streams: u32,
 }
 
-#[derive(Clone)]
 struct MemberConnection {
     opening: Opening,
     /// The requests in flight, so that none waits inside HTTP/2, where it could not be taken back with certainty.
-    streams: Arc<Semaphore>,
+    streams: Semaphore,
     /// The same with those that wait for their turn.
     activity: Arc<Activity>,
 }
@@ -61,8 +60,12 @@ impl MemberConnection {
     }
 
     /// Waits until it is open.
-    async fn sender(mut self) -> Result<Sender, Unreached> {
-        let opened = self.opening.wait_for(Option::is_some).await.map(|opened| opened.clone());
+    async fn sender(&self) -> Result<Sender, Unreached> {
+        // Nearly always: then nothing is waited for.
+        if let Some(opened) = &*self.opening.borrow() {
+            return opened.clone();
+        }
+        let opened = self.opening.clone().wait_for(Option::is_some).await.map(|opened| opened.clone());
         opened.ok().flatten().unwrap_or_else(|| Err(Unreached::Unsent("this worker is stopping".into())))
     }
 }
@@ -84,10 +87,10 @@ impl MemberConnections {
     }
 
     /// The connection to that endpoint, which may still have to open, for one more request; `None` if there are too many.
-    fn connection(&self, endpoint: &MemberEndpoint) -> Option<(MemberConnection, ActiveRequest)> {
+    fn connection(&self, endpoint: &MemberEndpoint) -> Option<(Arc<MemberConnection>, ActiveRequest)> {
         let mut open = locked(&self.open);
         if let Some(known) = open.get(endpoint).filter(|known| known.is_good()) {
-            return Some((known.clone(), known.activity.begin()));
+            return Some((Arc::clone(known), known.activity.begin()));
         }
         open.retain(|_, known| known.is_good());
         if open.len() >= CONNECTIONS_MAX {
@@ -96,7 +99,7 @@ impl MemberConnections {
             // Without its sender a connection closes.
             open.remove(&oldest);
         }
-        let (activity, streams) = (Activity::new(), Arc::new(Semaphore::new(self.streams as usize)));
+        let (activity, streams) = (Activity::new(), Semaphore::new(self.streams as usize));
         let (begun, (opened, opening)) = (activity.begin(), watch::channel(None));
         let connecting = open_connection(Arc::clone(&self.end), endpoint.clone(), Arc::clone(&activity), self.streams);
         // A task, so that it goes on and ends whether or not a request waits for it.
@@ -104,8 +107,8 @@ impl MemberConnections {
             let outcome = connecting.await;
             opened.send_replace(Some(outcome));
         });
-        let new = MemberConnection { opening, streams, activity };
-        open.insert(endpoint.clone(), new.clone());
+        let new = Arc::new(MemberConnection { opening, streams, activity });
+        open.insert(endpoint.clone(), Arc::clone(&new));
         Some((new, begun))
     }
 }
@@ -143,7 +146,8 @@ async fn open_connection(
 #[async_trait]
 impl Transport for MemberConnections {
     async fn bring(&self, endpoint: &MemberEndpoint, request: &Request, attempt: &Attempt) -> Result<Answer, Undelivered> {
-        // A body goes only to what has proven to be the member. Messages to singletons go to any program of this machine, if there is no token.
+        // A body goes only to what has proven to be the member. Messages to singletons go to any program of this machine, if there is no
+        // token.
         let is_message = is_message(request.to, &request.path);
         if request.method == Method::Post && !is_message && !self.end.wants_proof(&endpoint.address) {
             let why = "without a peer token or certificates only GET is brought to members: set peer_token_file for all members";
@@ -157,7 +161,7 @@ impl Transport for MemberConnections {
             let Some(Ok(_stream)) = attempt.before_sending(connection.streams.acquire()).await else {
                 return Err(unsent("as many requests to it as are allowed are in flight already"));
             };
-            let mut sender = match attempt.before_sending(connection.clone().sender()).await {
+            let mut sender = match attempt.before_sending(connection.sender()).await {
                 Some(Ok(sender)) => sender,
                 Some(Err(Unreached::Unsent(why))) => return Err(Undelivered::Unsent(why)),
                 Some(Err(Unreached::Unproven(why))) => return Err(Undelivered::Unproven(why)),
