@@ -29,8 +29,8 @@ impl Engine {
         }
         self.destinations.end_reports(|to| self.flow.sends_to(to), now);
         let state = self.slots.state(now);
-        if state != self.looked_through {
-            self.looked_through = state;
+        if state != self.checked_slots {
+            self.checked_slots = state;
             self.flow.drop_waiting(|hold| self.slots.may_send(hold, now));
         }
         let mut actions: Vec<EngineAction> = self.cancelled.drain(..).map(EngineAction::Cancel).collect();

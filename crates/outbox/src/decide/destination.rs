@@ -93,7 +93,8 @@ impl Destination {
     }
 
     /// Notes an answer that accepted nothing and refused the heads of these aggregates temporarily, without those that another event is the
-    /// cause of. Call it once for each answer. Do not call it for an answer that accepted something: a refusal together with an acceptance does not show that the destination is down.
+    /// cause of. Call it once for each answer. Do not call it for an answer that accepted something: a refusal together with an acceptance
+    /// does not show that the destination is down.
     pub(crate) fn refused(&mut self, send: SendId, aggregates: &[AggregateId], said: &str, backoff: Duration, now: Moment) {
         // An answer to a send that was already under way when the destination went down adds no information.
         if aggregates.is_empty() || (self.is_down() && self.probing != Some(send)) {

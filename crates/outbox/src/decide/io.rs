@@ -52,12 +52,12 @@ pub(crate) enum EngineInput {
     },
     /// This call to the store failed; it may have taken effect.
     Failed(StoreCall),
-    /// Another part of this process reports that there is something new.
-    Nudged,
+    /// Another part of this process reports that there is something new: read soon.
+    ReadSoon,
     /// The store's notifications arrive, and there may be something new.
     Woken,
     /// The store's notifications do not arrive at present.
-    Deaf,
+    NotificationsLost,
     /// The sleep is announced; `None` if the store takes no announcements.
     FellAsleep(Option<SleepTicket>),
     /// The answer to `AskEnded`.

@@ -1,12 +1,13 @@
 //! Every decision of a publisher: a state machine without a clock, randomness or I/O. The runner feeds it inputs ([`EngineInput`]), asks
 //! for actions ([`Engine::next`]) and carries them out.
 //!
-//! Parts: this file (inputs), `act` (actions), `slots` (what to take and release), `flow` (the path of events), `destination` (failures),
-//! `destinations` (one circuit breaker each), `slow` (destinations that accept little), `reports` (what the log says of failures), `poll`
-//! (when to read), `retention` (when to delete), `pause` (a failing store). At most one call of each kind is under way; touches, takes and
-//! releases count as one kind.
+//! Parts: this file (inputs), `answered` (what was read, sent and recorded), `act` (actions), `slots` (what to take and release), `flow`
+//! (the path of events), `destination` (failures), `destinations` (one circuit breaker each), `slow` (destinations that accept little),
+//! `reports` (what the log says of failures), `poll` (when to read), `retention` (when to delete), `pause` (a failing store). At most one
+//! call of each kind is under way; touches, takes and releases count as one kind.
 
 mod act;
+mod answered;
 mod destination;
 mod destinations;
 mod flow;
@@ -22,13 +23,13 @@ mod slow;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use shardwise::{Moment, Timing};
 
-use self::destination::{Destination, Jitter};
-use self::destinations::{DestinationKey, DestinationResolver, Destinations};
-use self::flow::{Flow, RefusedHead};
+use self::destination::Jitter;
+use self::destinations::{DestinationResolver, Destinations};
+use self::flow::Flow;
 pub(crate) use self::io::{EngineAction, EngineInput, SendId, StoreCall};
 pub use self::io::{PublisherSnapshot, Trouble};
 use self::pause::Pause;
@@ -36,21 +37,14 @@ use self::poll::PollSchedule;
 pub(crate) use self::reports::Report;
 use self::reports::Reports;
 use self::retention::Retention;
-use self::slots::PublisherSlots;
+use self::slots::{CheckedSlots, PublisherSlots};
 use self::slow::SlowDestinations;
-use crate::sink::{Acceptance, SinkLimits};
-use crate::store::{FetchResult, HeadUpdate, Hold, Outcome, TouchReply};
-use crate::{AggregateId, PublisherOptions};
+use crate::PublisherOptions;
+use crate::sink::SinkLimits;
+use crate::store::{Hold, TouchReply};
 
 /// The most aggregates whose hashes are written in one call.
 const PLACE_MAX: usize = 1_000;
-#[derive(Default)]
-struct DestinationRefusal {
-    aggregates: Vec<AggregateId>,
-    /// Whether it refused something permanently, which shows that it is up.
-    for_good: bool,
-    said: String,
-}
 
 pub(crate) struct Engine {
     options: PublisherOptions,
@@ -62,7 +56,7 @@ pub(crate) struct Engine {
     gone: bool,
     slots: PublisherSlots,
     /// The state of the slots when the waiting events were last checked.
-    looked_through: (u64, bool, bool),
+    checked_slots: CheckedSlots,
     flow: Flow,
     destinations: Destinations,
     slow: SlowDestinations,
@@ -74,7 +68,7 @@ pub(crate) struct Engine {
     /// The most events that the next reading fetches.
     reading: usize,
     /// How much of the hash circle consecutive readings have covered without finding anything.
-    barren: u64,
+    empty_span: u64,
     /// When heads to retry later must be recorded.
     retries_by: Option<Moment>,
     /// Until then those heads may wait for other outcomes.
@@ -110,14 +104,14 @@ impl Engine {
             stop_by: None,
             gone: false,
             slots: PublisherSlots::new(slots),
-            looked_through: (0, false, false),
+            checked_slots: CheckedSlots::default(),
             flow: Flow::default(),
             destinations: Destinations::default(),
             slow: SlowDestinations::default(),
             reports: Reports::default(),
             touch_at: Moment::ZERO,
             cursor: None,
-            barren: 0,
+            empty_span: 0,
             retries_by: None,
             busy_until: Moment::ZERO,
             retention: Retention::default(),
@@ -175,9 +169,9 @@ impl Engine {
                 self.retention.cleaned(more, now);
             }
             EngineInput::Failed(call) => self.failed(call, now),
-            EngineInput::Nudged => self.poller.nudged(),
+            EngineInput::ReadSoon => self.poller.read_soon(),
             EngineInput::Woken => self.poller.woken(now),
-            EngineInput::Deaf => self.poller.deaf(now),
+            EngineInput::NotificationsLost => self.poller.notifications_lost(now),
             EngineInput::FellAsleep(ticket) => {
                 self.under_way.remove(&StoreCall::Sleep);
                 self.poller.fell_asleep(ticket, now);
@@ -227,102 +221,6 @@ impl Engine {
         self.read_pause.succeeded();
     }
 
-    fn fetched(&mut self, fetched: FetchResult, now: Moment) {
-        self.read_answered(StoreCall::Fetch);
-        let found = !fetched.runs.is_empty();
-        let more = self.goes_on(found, fetched.resume) || fetched.more || fetched.runs.iter().any(|run| run.more);
-        self.poller.read(found, more, now);
-        // The reading was cut short, perhaps by aggregates that have nothing to send: those count as well.
-        let is_full = fetched.resume.is_some();
-        self.reading = if is_full { self.reading * 2 } else { PublisherOptions::POLL_EVENTS }.min(self.options.batch);
-        for run in fetched.runs {
-            // Events that were read under another epoch, or for a slot released meanwhile, are not ours to send.
-            if self.slots.may_send(run.hold, now) {
-                let to = run.events.first().and_then(&self.address);
-                self.flow.add(run, to, now);
-            }
-        }
-    }
-
-    /// Moves the cursor to where the reading stopped, and returns whether to continue reading immediately. A store may have to visit
-    /// aggregates that turn out to have nothing to send, so even a reading without events may have been cut short. Once such readings have
-    /// gone around the whole circle, nothing is pending, and the next reading waits for its time.
-    fn goes_on(&mut self, found: bool, resume: Option<u64>) -> bool {
-        let Some(stopped) = resume else {
-            self.barren = 0;
-            if found {
-                self.cursor = None;
-            }
-            return false;
-        };
-        // 0 means the whole circle, or nothing.
-        let step = stopped.wrapping_sub(self.cursor.unwrap_or(u64::MAX));
-        self.cursor = Some(stopped);
-        let so_far = self.barren.checked_add(step).filter(|_| step > 0 && !found);
-        self.barren = so_far.unwrap_or(0);
-        found || so_far.is_some()
-    }
-
-    fn sent(&mut self, id: SendId, accepted: &Acceptance, unknown_end: bool, now: Moment) {
-        let before = self.flow.events_under_way();
-        let taken = self.flow.accepted_of(id, accepted);
-        for to in taken.keys() {
-            self.destinations.accepted(to, now);
-        }
-        let Self { flow, slots, destinations, reports, options, jitter, .. } = self;
-        let mut refused: BTreeMap<DestinationKey, DestinationRefusal> = BTreeMap::new();
-        let may_send = |hold| slots.may_send(hold, now);
-        flow.sent(id, accepted, now, may_send, |RefusedHead { event, head, to, refusal }| {
-            let refused = refused.entry(to.clone()).or_default();
-            if refusal.permanent {
-                refused.for_good = true;
-            } else if !refusal.blameless {
-                refused.aggregates.push(event.aggregate);
-                refused.said.clone_from(&refusal.message);
-            }
-            let then =
-                destinations.judge(to, |destination| destination.verdict(refusal, head, event.sequence, options, now, jitter.next()));
-            reports.judged(event, head, &then);
-            then
-        });
-        // Each destination is judged once for one answer, whatever the order of its parts.
-        for (to, DestinationRefusal { aggregates, for_good, said }) in refused {
-            if for_good {
-                destinations.update(&to, Destination::answered);
-            } else if !taken.contains_key(&to) {
-                destinations.update(&to, |destination| destination.refused(id, &aggregates, &said, options.backoff, now));
-            }
-        }
-        let events: usize = taken.values().sum();
-        if unknown_end {
-            self.counters.repeated += (before - self.flow.events_under_way()).saturating_sub(events) as u64;
-        }
-    }
-
-    fn recorded(&mut self, fenced: &[Hold], now: Moment) {
-        self.under_way.remove(&StoreCall::Record);
-        self.record_pause.succeeded();
-        for (outcome, delivered) in self.flow.recorded(fenced) {
-            self.counters.delivered += delivered as u64;
-            self.count(&outcome, now);
-        }
-        self.poller.more();
-        self.lose(fenced);
-    }
-
-    fn count(&mut self, outcome: &Outcome, now: Moment) {
-        match outcome.then {
-            HeadUpdate::Next => {}
-            HeadUpdate::Retry { retry_in, .. } => {
-                self.counters.retried += 1;
-                self.poller.retry_at(now.plus(retry_in));
-            }
-            HeadUpdate::Block { .. } => self.counters.blocked += 1,
-            HeadUpdate::Park { .. } => self.counters.parked += 1,
-            HeadUpdate::Discard { .. } => self.counters.discarded += 1,
-        }
-    }
-
     /// Another publisher holds these slots: drops them, their waiting events, and sends that contain nothing else. They are taken again as
     /// usual.
     fn lose(&mut self, holds: &[Hold]) {
@@ -361,7 +259,7 @@ impl Engine {
             }
             StoreCall::Look => self.read_pause.failed(now),
             StoreCall::Place | StoreCall::Fetch => {
-                self.poller.nudged();
+                self.poller.read_soon();
                 self.read_pause.failed(now);
             }
             StoreCall::Record => {

@@ -56,7 +56,7 @@ impl PollSchedule {
     }
 
     /// A writer has reported a commit.
-    pub(crate) fn nudged(&mut self) {
+    pub(crate) fn read_soon(&mut self) {
         (self.dirty, self.place, self.wait) = (true, true, self.sleep.shortest_look());
     }
 

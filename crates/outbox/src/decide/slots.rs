@@ -37,6 +37,17 @@ pub(crate) struct PublisherSlots {
     generation: u64,
 }
 
+/// What decides which slots a publisher may send from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct CheckedSlots {
+    /// How often its slots have changed.
+    generation: u64,
+    /// Whether the store counts this publisher as alive.
+    fence_is_live: bool,
+    /// Whether the sharding still assigns it slots.
+    is_assigned: bool,
+}
+
 impl PublisherSlots {
     pub(crate) fn new(slots: u32) -> Self {
         Self {
@@ -77,8 +88,8 @@ impl PublisherSlots {
     }
 
     /// Changes whenever the answer of [`PublisherSlots::may_send`] may change.
-    pub(crate) fn state(&self, now: Moment) -> (u64, bool, bool) {
-        (self.generation, self.fence_is_live(now), self.is_assigned(now))
+    pub(crate) fn state(&self, now: Moment) -> CheckedSlots {
+        CheckedSlots { generation: self.generation, fence_is_live: self.fence_is_live(now), is_assigned: self.is_assigned(now) }
     }
 
     fn is_wanted(&self, slot: u32, now: Moment) -> bool {

@@ -29,7 +29,7 @@ pub(super) struct PublisherRunner {
     /// The present failures, so that each one is reported once.
     failing: HashMap<StoreCall, String>,
     /// Whether the last attempt to listen for commits failed.
-    deaf: bool,
+    notifications_lost: bool,
     /// Limits the log of refusals that may pass.
     refusals: LogThrottle<()>,
     meters: PublisherMeters,
@@ -49,7 +49,7 @@ impl PublisherRunner {
             engine,
             jobs: Jobs::default(),
             failing: HashMap::new(),
-            deaf: false,
+            notifications_lost: false,
             refusals: LogThrottle::default(),
             meters,
         }
@@ -105,7 +105,7 @@ impl PublisherRunner {
                     self.engine.on(EngineInput::Stop { by: now.plus(self.publisher.options.drain_timeout) }, now);
                 }
                 Some(woken) = wakes.next() => self.woken(woken),
-                () = self.publisher.nudge.0.notified() => self.engine.on(EngineInput::Nudged, self.publisher.clock.now()),
+                () = self.publisher.nudge.0.notified() => self.engine.on(EngineInput::ReadSoon, self.publisher.clock.now()),
                 () = tokio::time::sleep(sleep) => {}
             }
         }
@@ -116,15 +116,15 @@ impl PublisherRunner {
         let now = self.publisher.clock.now();
         match woken {
             Ok(()) => {
-                self.deaf = false;
+                self.notifications_lost = false;
                 self.engine.on(EngineInput::Woken, now);
             }
             Err(error) => {
-                if !self.deaf {
-                    self.deaf = true;
+                if !self.notifications_lost {
+                    self.notifications_lost = true;
                     tracing::warn!(error = %error, "the outbox's store gets no notifications of commits; trying again, and polling meanwhile");
                 }
-                self.engine.on(EngineInput::Deaf, now);
+                self.engine.on(EngineInput::NotificationsLost, now);
             }
         }
     }

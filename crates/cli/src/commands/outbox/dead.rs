@@ -16,13 +16,17 @@ use crate::output::{self, Format, count, table_or};
 pub(super) const REPLAY_HELP: &str = "\
 A parked event becomes the newest event of its aggregate: it is late, has a new sequence and is marked `replayed`. A blocked event is \
 retried in its place, in order.
-Exit code 1: one of the events is not a dead letter; the others are sent anyway.";
+Exit code 1: one of the events is not a dead letter; the others are sent anyway.
+
+  shardwise outbox replay --all --reason 'the sink works again'";
 
 pub(super) const REPLAY_AGGREGATE_HELP: &str = "\
 Everything from the parked event on is sent again, in order, with sequences above all earlier ones; events that were delivered before are \
 marked `replayed`. Events that retention has deleted in between stay deleted, and are counted. Events in flight in the aggregate's slot may \
 arrive twice, as at a takeover. The slot's publisher waits meanwhile: seconds on PostgreSQL for thousands of events.
-Exit code 1: nothing of the aggregate is parked.";
+Exit code 1: nothing of the aggregate is parked.
+
+  shardwise outbox replay-aggregate order/42 --reason 'the consumer lost it'";
 
 /// Who acts, and why.
 #[derive(Debug, Args)]

@@ -126,8 +126,8 @@ impl Flow {
         }
     }
 
-    /// Returns waiting events to the store that must not stay, by their destination, the sends that it has, and their head; `then` gives the
-    /// update for that.
+    /// Returns waiting events to the store that must not stay, by their destination, the sends that it has, and their head; `then` gives
+    /// the update for that.
     pub(crate) fn put_off(
         &mut self,
         must_go: impl Fn(&DestinationKey, usize, HeadState) -> bool,

@@ -122,11 +122,11 @@ impl PollSchedule {
             self.sleep.wake(now);
             self.look_at = now.plus(AWAKE_LOOK_MIN);
         }
-        self.nudged();
+        self.read_soon();
     }
 
     /// The store's notifications do not arrive: it polls until they do.
-    pub(crate) fn deaf(&mut self, now: Moment) {
+    pub(crate) fn notifications_lost(&mut self, now: Moment) {
         self.sleep.listening = false;
         self.poll_again(now);
     }
@@ -139,7 +139,7 @@ impl PollSchedule {
 
     fn poll_again(&mut self, now: Moment) {
         self.sleep.phase = SleepPhase::Polls;
-        self.nudged();
+        self.read_soon();
         self.look_at = now.plus(self.wait);
     }
 

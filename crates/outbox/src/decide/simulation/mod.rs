@@ -2,9 +2,9 @@
 //! that the store executes after their caller gave up and retried, pauses beyond the TTL, crashes, refusals, and shardings that disagree.
 //! Then the faults stop, and every event must arrive.
 //!
-//! Invariants checked in every step: a batch is sent only by the slots' holder in the store; each aggregate's first deliveries are its first
-//! event, its second, its third …; without faults no event is sent twice; memory is bounded. Without faults, too: a slow destination delays
-//! no event for another one, and where none is slow, none is put back. The model counts events; the engines see sequences that jump.
+//! Invariants checked in every step: a batch is sent only by the slots' holder in the store; each aggregate's first deliveries are its
+//! first event, its second, its third …; without faults no event is sent twice; memory is bounded. Without faults, too: a slow destination
+//! delays no event for another one, and where none is slow, none is put back. The model counts events; the engines see sequences that jump.
 //!
 //! This file: the simulated world and its checks. `traffic`: what is written, and how fast destinations are. `store`: the model of the
 //! store. `tests`: which seeds run.
@@ -24,7 +24,7 @@ use super::destination::SendGate;
 use super::slow::SlowMistake;
 use super::tests::at;
 use super::*;
-use crate::sink::Refusal;
+use crate::sink::{Acceptance, Refusal};
 use crate::store::HeadTrouble;
 use crate::{AggregateId, Delivery, Poison};
 
@@ -310,7 +310,7 @@ impl World {
         let input = match action {
             // The batch may still arrive, but its answer is not received.
             EngineAction::Cancel(_) => return,
-            EngineAction::Finish => unreachable!("nobody asked for it"),
+            EngineAction::Finish => unreachable!("the simulation never stops a publisher"),
             EngineAction::Send { id, batch } => {
                 for event in batch.iter() {
                     let hold = Hold { slot: event.slot, epoch: event.epoch };

@@ -12,8 +12,8 @@ use shardwise::SlotSet;
 
 use super::retention::{EVERY as SWEEP_EVERY, PAUSE as SWEEP_PAUSE};
 use super::*;
-use crate::sink::Refusal;
-use crate::store::{EventRun, HeadTrouble, SweepResult};
+use crate::sink::{Acceptance, Refusal};
+use crate::store::{EventRun, FetchResult, HeadTrouble, HeadUpdate, Outcome, SweepResult};
 use crate::{AggregateId, Delivery, Payload};
 
 pub(super) const fn at(ms: u64) -> Moment {

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use super::several::{retries, single, two};
 use super::{HOLD, accepted, answer, at, holding, holding_for, options, read, recorded, run, sent};
+use crate::AggregateId;
 use crate::decide::slow::SlowMistake;
 use crate::decide::*;
-use crate::store::EventRun;
+use crate::store::{EventRun, FetchResult, HeadUpdate, Outcome};
 
 /// One event a send, and four sends at a time, of which a single destination may have three.
 const LIMITS: SinkLimits = SinkLimits { batch_events: 1, batch_bytes: 16 << 20, concurrency: 4, mixed: false };
@@ -24,7 +25,7 @@ fn slow() -> Report {
 fn with_a_full_memory() -> Engine {
     let mut engine = two(LIMITS);
     assert_eq!(sent(&read(&mut engine, (1..=10).map(|n| single(even(n))).collect(), at(3))).len(), 3);
-    engine.on(EngineInput::Nudged, at(4));
+    engine.on(EngineInput::ReadSoon, at(4));
     let actions = read(&mut engine, (11..=20).map(|n| single(even(n))).collect(), at(4));
     assert_eq!((sent(&actions), recorded(&actions)), (vec![], vec![]));
     engine
@@ -89,11 +90,11 @@ fn nothing_is_put_back_while_a_recording_is_in_flight() {
 fn of_large_aggregates_of_a_slow_destination_the_next_events_are_kept() {
     let mut engine = two(LIMITS);
     assert_eq!(sent(&read(&mut engine, vec![run(2, HOLD, 1..=10, 10)], at(3))), [(0, vec!["2-1".into()])]);
-    engine.on(EngineInput::Nudged, at(4));
+    engine.on(EngineInput::ReadSoon, at(4));
     assert_eq!(sent(&read(&mut engine, vec![run(4, HOLD, 1..=10, 10)], at(4))), [(1, vec!["4-1".into()])]);
     assert_eq!(recorded(&engine.next(at(1_003))), [], "nothing is written for it");
     assert_eq!(engine.counters(at(1_003)).in_memory, 4, "two are sent, and one of each waits behind");
-    engine.on(EngineInput::Nudged, at(1_003));
+    engine.on(EngineInput::ReadSoon, at(1_003));
     assert_eq!(sent(&read(&mut engine, vec![single(1)], at(1_003))), [(2, vec!["1-1".into()])]);
     let marks = recorded(&answer(&mut engine, 0, accepted(1), at(1_004)));
     assert_eq!(marks, [Outcome { aggregate: 2, hold: HOLD, through: Some(1), then: HeadUpdate::Next }]);
@@ -118,7 +119,7 @@ fn of_large_aggregates_of_a_slow_destination_the_next_events_are_kept() {
 fn a_slow_destination_keeps_half_of_the_bytes() {
     let mut engine = two(LIMITS);
     assert_eq!(sent(&read(&mut engine, (1..=3).map(|n| single(even(n))).collect(), at(3))).len(), 3);
-    engine.on(EngineInput::Nudged, at(4));
+    engine.on(EngineInput::ReadSoon, at(4));
     let large = |n: AggregateId| {
         let mut run = single(even(n));
         run.events[0].payload = "x".repeat(6 << 20).into();
@@ -133,7 +134,7 @@ fn a_slow_destination_keeps_half_of_the_bytes() {
 fn an_event_larger_than_the_share_is_not_passed_over_for_ever() {
     let mut engine = two(LIMITS);
     assert_eq!(sent(&read(&mut engine, (1..=3).map(|n| single(even(n))).collect(), at(3))).len(), 3);
-    engine.on(EngineInput::Nudged, at(4));
+    engine.on(EngineInput::ReadSoon, at(4));
     let mut large = single(even(4));
     large.events[0].payload = "x".repeat(16 << 20).into();
     assert_eq!(sent(&read(&mut engine, vec![large, single(even(5))], at(4))), []);
@@ -146,7 +147,7 @@ fn an_event_larger_than_the_share_is_not_passed_over_for_ever() {
 fn where_a_send_carries_several_aggregates_nothing_is_put_back() {
     let mut engine = two(SinkLimits::default());
     assert_eq!(sent(&read(&mut engine, (1..=10).map(single).collect(), at(3))).len(), 1);
-    engine.on(EngineInput::Nudged, at(4));
+    engine.on(EngineInput::ReadSoon, at(4));
     read(&mut engine, (11..=20).map(single).collect(), at(4));
     for ms in [1_003, 1_004, 2_900] {
         assert_eq!((recorded(&engine.next(at(ms))), engine.counters(at(ms)).in_memory), (vec![], 20));
@@ -157,7 +158,7 @@ fn where_a_send_carries_several_aggregates_nothing_is_put_back() {
 fn a_sink_that_is_one_destination_puts_nothing_back() {
     let mut engine = holding(options(), LIMITS);
     assert_eq!(sent(&read(&mut engine, (1..=10).map(single).collect(), at(3))).len(), 4);
-    engine.on(EngineInput::Nudged, at(4));
+    engine.on(EngineInput::ReadSoon, at(4));
     read(&mut engine, (11..=20).map(single).collect(), at(4));
     for ms in [1_003, 1_004, 2_900] {
         assert_eq!((recorded(&engine.next(at(ms))), engine.counters(at(ms)).in_memory), (vec![], 20));

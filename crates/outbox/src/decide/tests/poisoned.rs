@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use super::several::{all_but, single};
 use super::{HOLD, answer, at, holding, options, read, sent};
+use crate::AggregateId;
 use crate::decide::destination::OUTAGE_DELAY_MAX;
 use crate::decide::*;
-use crate::sink::Refusal;
-use crate::store::{EventRun, HeadTrouble};
+use crate::sink::{Acceptance, Refusal};
+use crate::store::{EventRun, FetchResult, HeadTrouble, HeadUpdate, Outcome};
 
 /// Aggregates below this number are always refused.
 const POISON: AggregateId = 100;

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use super::{HOLD, accepted, answer, at, fetches, holding, holding_for, options, read, recorded, run, sent};
+use crate::AggregateId;
 use crate::decide::*;
-use crate::sink::Refusal;
-use crate::store::{EventRun, HeadTrouble};
+use crate::sink::{Acceptance, Refusal};
+use crate::store::{EventRun, FetchResult, HeadTrouble, HeadUpdate, Outcome};
 
 pub(super) fn two(limits: SinkLimits) -> Engine {
     holding_for(options(), limits, Box::new(|event| Some(if event.aggregate % 2 == 0 { "even".into() } else { "odd".into() })))
@@ -80,7 +81,7 @@ fn a_destination_with_one_aggregate_is_reported_and_nothing_is_put_off() {
         (5, false, vec![]),
     ] {
         let now = at(3 + 1_000 * turn);
-        engine.on(EngineInput::Nudged, now);
+        engine.on(EngineInput::ReadSoon, now);
         assert_eq!(sent(&read(&mut engine, vec![single(2)], now)), [(turn, vec!["2-1".into()])]);
         let reply = if is_accepted { accepted(1) } else { Acceptance::up_to(0, Refusal::retryable("503")) };
         assert_eq!(recorded(&answer(&mut engine, turn, reply, now)).len(), 1);
@@ -140,7 +141,7 @@ fn a_destination_that_hangs_leaves_sends_to_the_others() {
     let mut engine = two(limits);
     let hanging = read(&mut engine, (1..=6).map(|n| single(2 * n)).collect(), at(3));
     assert_eq!(sent(&hanging).len(), 3);
-    engine.on(EngineInput::Nudged, at(4));
+    engine.on(EngineInput::ReadSoon, at(4));
     let actions = read(&mut engine, vec![single(1), single(3)], at(4));
     assert_eq!(sent(&actions), [(3, vec!["1-1".into()])]);
     assert_eq!(sent(&answer(&mut engine, 3, accepted(1), at(5))), [(4, vec!["3-1".into()])]);

@@ -49,19 +49,19 @@ pub struct KafkaConfig {
     /// The topic of an event, `outbox.{aggregatetype}` by default. It must exist. Values are not escaped: an event is refused if the topic
     /// would have another character than ASCII letters, digits, `.`, `_` and `-`.
     pub topic: Template,
-    /// The key of a message, `{aggregateid}` by default; values are not escaped. Events with the same topic and key are in one partition, and
-    /// only there they have an order.
+    /// The key of a message, `{aggregateid}` by default; values are not escaped. Events with the same topic and key are in one partition,
+    /// and only there they have an order.
     pub key: Template,
     /// How an event is encoded.
     pub mode: Mode,
-    /// How long the brokers may take to acknowledge a batch: 100 ms or more, 5 s by default. What was not sent by then is dropped, so keep it
-    /// below the TTL of the publishers' leases.
+    /// How long the brokers may take to acknowledge a batch: 100 ms or more, 5 s by default. What was not sent by then is dropped, so keep
+    /// it below the TTL of the publishers' leases.
     pub timeout: Duration,
 }
 
 impl KafkaConfig {
-    /// Brokers such as `kafka://user@host:9092` or, with TLS, `kafkas://one:9093,two:9093`; `source` is the `CloudEvents` attribute, such as
-    /// `/outbox/orders`.
+    /// Brokers such as `kafka://user@host:9092` or, with TLS, `kafkas://one:9093,two:9093`; `source` is the `CloudEvents` attribute, such
+    /// as `/outbox/orders`.
     ///
     /// # Errors
     ///

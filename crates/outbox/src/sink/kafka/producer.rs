@@ -171,8 +171,8 @@ impl KafkaProducer {
         self.topics.lock().unwrap_or_else(PoisonError::into_inner).contains(topic)
     }
 
-    /// Asks the brokers for a topic for so long, unless it is known. An event for a topic that does not exist would wait in the producer until its time is
-    /// over, and end it.
+    /// Asks the brokers for a topic for so long, unless it is known. An event for a topic that does not exist would wait in the producer
+    /// until its time is over, and end it.
     pub(super) async fn topic_error(&self, topic: &str, within: Duration) -> Option<RDKafkaErrorCode> {
         if self.knows_topic(topic) {
             return None;

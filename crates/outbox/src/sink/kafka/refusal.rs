@@ -87,8 +87,8 @@ pub(super) fn cannot_be_made(error: &KafkaError) -> Error {
     Error::new(ErrorKind::Settings, text)
 }
 
-/// Whether an operator must change something before TLS works: a certificate is not accepted, or the port answers without TLS. A broker that
-/// hangs up in the handshake may be about to restart.
+/// Whether an operator must change something before TLS works: a certificate is not accepted, or the port answers without TLS. A broker
+/// that hangs up in the handshake may be about to restart.
 fn is_of_tls(reason: &str) -> bool {
     let causes = ["certificate", "unknown ca", "alert access denied", "wrong version number", "packet length too long", "http request"];
     causes.iter().any(|cause| reason.contains(cause))

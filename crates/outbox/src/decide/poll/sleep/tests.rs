@@ -116,7 +116,7 @@ fn a_notification_ends_the_sleep_in_the_same_turn() {
 #[test]
 fn a_finding_ends_the_sleep_whatever_led_to_it() {
     let mut engine = asleep();
-    engine.on(EngineInput::Nudged, at(200));
+    engine.on(EngineInput::ReadSoon, at(200));
     let mut first = Some(run(1, HOLD, 1..=1, 1));
     let calls = trace(&mut engine, 200..=300, |_| first.take().into_iter().collect(), 0);
     assert_eq!(calls[..2], [(200, "place"), (200, "fetch")]);
@@ -175,7 +175,7 @@ fn without_notifications_nothing_is_announced() {
     assert!(of(&trace(&mut engine, 2..5_000, nothing, 0), "announce").is_empty());
     // They have failed.
     let mut engine = asleep();
-    engine.on(EngineInput::Deaf, at(200));
+    engine.on(EngineInput::NotificationsLost, at(200));
     let calls = trace(&mut engine, 200..2_000, nothing, 0);
     assert_eq!(calls[..2], [(200, "place"), (200, "fetch")], "one may have been missed");
     assert_eq!((of(&calls, "look")[..3].to_vec(), of(&calls, "announce")), (vec![225, 275, 375], vec![]));
