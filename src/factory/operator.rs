@@ -1,6 +1,6 @@
 //! Operators' calls on a policy's group: finds the group by the policy's name and delegates to `operate`.
 
-use shardwise_core::routing::{KeyHash, KeyRoute, Routes};
+use shardwise_core::routing::{KeyHash, KeyRoute, Routes, Width};
 use shardwise_core::{Epoch, InstanceId, OwnershipMode};
 
 use super::ShardingFactory;
@@ -15,13 +15,13 @@ use crate::work::{DaemonCount, DaemonCounter};
 /// Operators' calls. Each can fail with [`ErrorKind::NoRuntime`] outside a tokio runtime, [`ErrorKind::UnknownPolicy`],
 /// [`ErrorKind::Backend`], and, retryable, [`ErrorKind::Unavailable`].
 impl ShardingFactory {
-    /// Makes what a policy's backend needs before workers can meet in it, such as the tables of `postgres` or the bucket of `nats`, and answers in words what was
-    /// done. Does nothing to what is there. It may need rights that workers do not need.
+    /// Makes what a policy's backend needs before workers can meet in it, such as the tables of `postgres` or the bucket of `nats`, and
+    /// answers in words what was done. Does nothing to what is there. It may need rights that workers do not need.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Settings`] if the backend needs nothing, or is one of your own; [`ErrorKind::Backend`] also if what is there is of a newer
-    /// version or of another program.
+    /// [`ErrorKind::Settings`] if the backend needs nothing, or is one of your own; [`ErrorKind::Backend`] also if what is there is of a
+    /// newer version or of another program.
     pub async fn init_backend(&self, policy_name: &str) -> Result<String> {
         inside_runtime()?;
         let discovery = &self.policy(policy_name)?.discovery;
@@ -142,11 +142,19 @@ impl ShardingFactory {
     ///
     /// # Errors
     ///
-    /// As [`ShardingFactory::routes`]; [`ErrorKind::Settings`] also for a width above the policy's `max_width`, which members would refuse,
-    /// and with too many routes.
+    /// As [`ShardingFactory::routes`]; [`ErrorKind::Settings`] also if the policy's `max_width` is 1, where a route has no effect, for a
+    /// width above `max_width`, which members would refuse, and with too many routes.
     pub async fn set_route(&self, policy_name: &str, route: &KeyRoute) -> Result<bool> {
         let (store, group) = self.route_store(policy_name)?;
         let most = self.policy(policy_name)?.requests.max_width_under(group.policy);
+        if most == Width::ONE {
+            let message = format!(
+                "policy {} has max_width = 1, so a key is served by its owner alone and no route has an effect: set max_width to 2 or more on \
+                 all members",
+                group.policy.name
+            );
+            return Err(Error::new(ErrorKind::Settings, message));
+        }
         if route.width() > most {
             let message = format!(
                 "policy {}: the route of key {} has width {}, and max_width is {most}: members refuse more; raise it for all first",

@@ -1,4 +1,4 @@
-//! Operators' actions on a group from outside: observe it, drain members, confirm a loss, end an absence, take an epoch; and requests without joining.
+//! Operators' actions on a group from outside (observe, drain, confirm a loss, take an epoch), and requests without joining.
 
 mod claims;
 mod epoch;

@@ -14,7 +14,8 @@ pub struct PeerSecurity {
     /// Their certificates.
     #[cfg(feature = "requests")]
     pub tls: ChannelTls,
-    /// Whether every caller is refused while there is neither a token nor a certificate. Otherwise such a caller may send `GET` and messages.
+    /// Whether every caller is refused while there is neither a token nor a certificate. Otherwise such a caller may send `GET` and
+    /// messages.
     pub refuses_unproven: bool,
 }
 

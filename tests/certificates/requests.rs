@@ -109,7 +109,7 @@ async fn a_token_counts_besides_certificates() {
     let has = Has { ca: Some(&authority), own: Some(&own), token: Some(TOKEN), name: None };
     let (_one, done, there) = listening(&world, "one", has).await;
     assert_eq!(brings(&certified(&world, "two", has), &there, &post("act")).await.unwrap().body, b"done");
-    for (token, says) in [(Some("another-token-than-that"), "does not prove"), (None, "this worker has none")] {
+    for (token, says) in [(Some("another-token-than-that"), "does not prove"), (None, "this process has none")] {
         match refused(&certified(&world, "three", Has { token, ..has }), &there).await {
             Undelivered::Unproven(why) => assert!(why.contains(says), "{why}"),
             other => panic!("{other:?}"),

@@ -44,7 +44,7 @@ async fn a_caller_with_another_token_or_none_gets_nothing_and_learns_no_token() 
     let one = worker(&world, "one", Some(TOKEN));
     let done = counts(&one, "act");
     let at = one.listen_for_requests().await.unwrap();
-    for (token, says) in [(Some(OTHER_TOKEN), "give all members the same"), (None, "this worker has none")] {
+    for (token, says) in [(Some(OTHER_TOKEN), "give all members the same"), (None, "this process has none")] {
         let stranger = worker(&world, "stranger", token);
         match brings(&stranger, &endpoint(&one, at), &Request::get("act")).await {
             Err(Undelivered::Unproven(why)) => assert!(why.contains(says) && !why.contains(TOKEN), "{why}"),

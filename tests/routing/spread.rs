@@ -89,7 +89,10 @@ impl Group {
     }
 
     fn factory(&self, id: &str, ownership: OwnershipMode) -> ShardingFactory {
-        let mut settings = settings(ownership, if ownership == OwnershipMode::Exclusive { 1 } else { 2 });
+        self.factory_of(id, settings(ownership, if ownership == OwnershipMode::Exclusive { 1 } else { 2 }))
+    }
+
+    fn factory_of(&self, id: &str, mut settings: PolicySettings) -> ShardingFactory {
         settings.discovery.backend = "test".into();
         let builder = ShardingFactory::builder().policy(settings).clock(self.clock.clone()).backend("test", Arc::new(self.store.link()));
         builder.instance_id(InstanceId::new(id).unwrap()).build().unwrap()
@@ -147,4 +150,20 @@ async fn an_operator_spreads_and_moves_a_key_by_hand() {
     let exclusive = Group::new().factory("x", OwnershipMode::Exclusive);
     let refused = exclusive.routes("workers").await.unwrap_err();
     assert!(refused.kind() == ErrorKind::Settings && refused.to_string().contains("only the owner of a key serves it"), "{refused}");
+}
+
+/// Regression: under `max_width = 1` a route was stored, and no caller read it.
+#[tokio::test(start_paused = true)]
+async fn a_route_that_would_have_no_effect_is_refused() {
+    let group = Group::new();
+    let (wide, narrow) = (group.factory("wide", OwnershipMode::Eventual), group.factory_of("narrow", settings(OwnershipMode::Eventual, 1)));
+    let hash = KeyHash::new("hot".key_hash());
+    for (width, skip) in [(1, vec![InstanceId::new("wide").unwrap()]), (2, Vec::new())] {
+        let refused = narrow.set_route("workers", &KeyRoute::new(hash, width, skip).unwrap()).await.unwrap_err();
+        assert!(refused.kind() == ErrorKind::Settings && refused.to_string().contains("policy workers has max_width = 1"), "{refused}");
+    }
+    // A route that was set before max_width was lowered can be listed and cleared.
+    assert!(wide.set_route("workers", &KeyRoute::new(hash, 2, Vec::new()).unwrap()).await.unwrap());
+    assert_eq!(narrow.routes("workers").await.unwrap().iter().count(), 1);
+    assert!(narrow.clear_route("workers", hash).await.unwrap());
 }

@@ -33,7 +33,7 @@ fn joins(place: &Place, id: &str) -> Process {
 #[test]
 fn init_writes_ten_lines_that_hold_and_never_changes_a_file() {
     let place = Place::empty();
-    place.run(&["members"]).fails(2, &["settings.toml", "`shardwise init` writes one"]);
+    place.run(&["members"]).fails(2, &["there is no settings.toml in /", "write one with `shardwise init`"]);
     // Regression: the command that was printed wrote another file.
     place
         .run(&["members", "--settings", "nope.toml"])
@@ -138,6 +138,12 @@ fn without_any_outbox_the_message_says_what_to_add() {
         ran.fails(2, &["the settings have no outbox: add [default.outbox.NAME]", "shardwise init --outbox"]);
         assert!(!ran.err.contains("--name"), "{ran:?}");
     }
+}
+
+#[test]
+fn without_any_policy_the_message_names_the_file_and_what_to_add() {
+    let place = Place::with_settings("[default.resilience.sharding]\nenabled = true\n");
+    place.run(&["members"]).fails(2, &["there is no policy in settings.toml: add [default.resilience.sharding.policies.NAME]"]);
 }
 
 #[test]
@@ -285,6 +291,26 @@ fn watch_draws_one_line_on_a_terminal_and_json_where_that_is_asked_for() {
     json.until("\"state\":\"observing\"");
     json.interrupt();
     assert!(!json.ends().contains("\u{1b}[2K"));
+}
+
+/// Regression: drained members were shown like active ones.
+#[test]
+fn watch_and_rebalances_name_the_states_of_members_that_are_not_active() {
+    let place = Place::of_workers("2s", "slots = 64");
+    let _worker = joins(&place, "worker-1");
+    let mut watch = OnTerminal::start(place.command(&["watch"]));
+    watch.until("workers: observing, 1 member: worker-1");
+    assert_eq!(place.run(&["drain", "worker-1"]).code, Some(0));
+    watch.until("workers: observing, 1 member (0 active): worker-1 drained");
+    watch.interrupt();
+    assert!(!watch.ends().contains('{'));
+
+    let mut rebalances = OnTerminal::start(place.command(&["rebalances"]));
+    rebalances.until("1 member (0 active) +worker-1 (drained)");
+    place.run(&["undrain", "worker-1"]).well();
+    rebalances.until("1 member worker-1: drained -> active");
+    rebalances.interrupt();
+    rebalances.ends();
 }
 
 #[test]

@@ -32,7 +32,7 @@ export function ofGroup(state) {
   // So many may be drained for it; with fewer a check more decides.
   const most = group.length - absent.length - Math.max(Math.ceil(group.length / 2), state.minMembers);
   const spared = failing.length > most ? failing.filter((one) => one.state === "active") : [];
-  if (spared.length > 0) add("bad", `The checks of so many workers fail that these keep their shares: ${first(spared)}. Something that all share may have failed.`);
+  if (spared.length > 0) add("bad", `The checks of so many workers fail that these keep their shares: ${first(spared)}. Check what the workers have in common.`);
   const drainedFor = failing.filter((one) => one.state !== "active");
   if (drainedFor.length > 0) add("warn", `Their workers' checks fail, so they own nothing: ${first(drainedFor)}.`);
   if (absent.length > 0) add("warn", `Their workers have not been seen or have no lease, so they own nothing: ${first(absent)}.`);

@@ -167,14 +167,14 @@ async fn bring_in_turn(app: &App, joined: &ServedGroup, view: &View, request: &r
     Err(count(UNREACHED, UNAVAILABLE.because(format!("{} members were tried and none is there: {}", choices.len(), failed.why))))
 }
 
-/// Whether the caller learns this failure instead of an earlier one. What may have been done is never hidden, and an unreachable member says
-/// less than another failure.
+/// Whether the caller learns this failure instead of an earlier one. What may have been done is never hidden, and an unreachable member
+/// says less than another failure.
 fn says_more(failed: &Unanswered, known: &Unanswered) -> bool {
     !known.why.may_have_been_handled() && (failed.why.may_have_been_handled() || failed.outcome() != UNREACHED)
 }
 
-/// The members to try for a request to any of them, in this order: [`TRIES`] healthy ones in turn, this one among them. If its turn does not
-/// come, it is tried last, because that needs no network. If it is not healthy, it is tried only if no other member is.
+/// The members to try for a request to any of them, in this order: [`TRIES`] healthy ones in turn, this one among them. If its turn does
+/// not come, it is tried last, because that needs no network. If it is not healthy, it is tried only if no other member is.
 fn choices<'a>(app: &App, joined: &ServedGroup, view: &'a View) -> Vec<&'a Member> {
     let is_choice =
         |member: &&Member| member.state == MemberState::Active && (member.metadata.contains_key(ADDRESS_KEY) || is_me(joined, member));

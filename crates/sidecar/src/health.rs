@@ -22,6 +22,9 @@ pub(crate) struct Health {
     status: &'static str,
 }
 
+/// Why `/metrics` is missing: the command `shardwise` renders metrics only with that feature.
+const NO_METRICS: &str = "this program has no metrics: it was built without the feature prometheus; install it with --features prometheus";
+
 const OK: Json<Health> = Json(Health { status: "ok" });
 
 /// Is this process alive?
@@ -56,7 +59,7 @@ pub(crate) async fn readyz(State(app): State<Arc<App>>) -> Result<Json<Health>> 
 /// The metrics, in Prometheus' text format.
 #[utoipa::path(get, path = "/metrics", tag = "probes", responses((status = 200, description = "All metrics", body = String, content_type = "text/plain")))]
 pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Result<Response> {
-    let Some(render) = &app.options.render else { return Err(NOT_FOUND.because("this program has no metrics")) };
+    let Some(render) = &app.options.render else { return Err(NOT_FOUND.because(NO_METRICS)) };
     #[expect(clippy::cast_precision_loss, reason = "the number of connections is far below 2^52")]
     metrics::gauge!(crate::metrics::CONNECTIONS.name).set(app.connections.len() as f64);
     Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], render()).into_response())

@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, Uri};
 use serde::{Deserialize, Serialize};
 use shardwise::core::routing::{KeyHash, KeyRoute, RoutesError, Width};
 use shardwise::requests::{Route, To};
-use shardwise::{Epoch, InstanceId, ShardKey as _};
+use shardwise::{Epoch, InstanceId, ServiceState, ShardKey as _};
 use utoipa::ToSchema;
 
 use crate::actions::may_act;
@@ -74,7 +74,11 @@ pub(crate) async fn route(
 async fn route_of(app: &App, joined: &ServedGroup, key: &str) -> Result<Route> {
     let to = To::owner(key);
     let route = if joined.only_observes { joined.router(app).await?.route(&to) } else { joined.service.route(&to) };
-    route.map_err(|no_route| NOT_HANDLED.because(no_route.to_string()))
+    route.map_err(|no_route| {
+        // An active member that owns nothing at all names the cause, which is the same for all keys.
+        let cause = joined.not_owning().filter(|cause| cause.state == ServiceState::Active).map(|cause| cause.hint);
+        NOT_HANDLED.because(cause.unwrap_or_else(|| no_route.to_string()))
+    })
 }
 
 /// The key in a query, decoded.
@@ -157,7 +161,8 @@ pub(crate) struct RouteChange {
 /// Set the route of a key.
 ///
 /// Callers notice it within a TTL. The width overrides what the key's owner says, up to the policy's `max_width`, above which members
-/// refuse requests. The key is in the path, percent-encoded; a path that ends with the slash has the key of 0 bytes.
+/// refuse requests. 409 if `max_width` is 1, where a route has no effect. The key is in the path, percent-encoded; a path that ends with
+/// the slash has the key of 0 bytes.
 #[utoipa::path(
     put, path = "/v1/policies/{policy}/routes/{key}", tag = "operator",
     request_body(content = RouteRequest, content_type = "application/json"),

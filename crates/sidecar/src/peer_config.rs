@@ -43,8 +43,8 @@ impl Peers {
         Ok(())
     }
 
-    /// The same with mutual TLS: this sidecar presents the certificate chain with that key, and a member that connects here must present one
-    /// signed by the same CAs. Every client certificate of these CAs makes its owner a member, so they must sign for nothing else.
+    /// The same with mutual TLS: this sidecar presents the certificate chain with that key, and a member that connects here must present
+    /// one signed by the same CAs. Every client certificate of these CAs makes its owner a member, so they must sign for nothing else.
     ///
     /// # Errors
     ///

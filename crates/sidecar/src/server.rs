@@ -230,7 +230,7 @@ async fn observe(factory: &ShardingFactory, name: &str, joined: &Arc<ServedGroup
 async fn leave(app: &App) {
     let leaving = app.policies.values().filter(|joined| !joined.only_observes).map(|joined| joined.service.deregister_self());
     for error in join_all(leaving).await.into_iter().filter_map(Result::err) {
-        tracing::warn!(%error, "could not leave in good order; the lease ends by itself");
+        tracing::warn!(%error, "could not deregister; the lease expires by itself");
     }
 }
 

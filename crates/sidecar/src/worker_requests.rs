@@ -13,8 +13,8 @@ use crate::app::{App, ServedGroup, members};
 use crate::worker_client::WorkerFailure;
 use crate::worker_head::WorkerFence;
 
-/// The beginning of the cause where the member lives and its worker gave no answer. Whether the request may be sent again does not depend on it,
-/// only the words for its caller.
+/// The beginning of the cause where the member lives and its worker gave no answer. Whether the request may be sent again does not depend
+/// on it, only the words for its caller.
 pub(crate) const NO_WORKER: &str = "its worker gives no valid answer: ";
 /// A worker that had less time says nothing by its silence: its caller has changed its mind.
 const SILENT_LEAST: Duration = Duration::from_secs(1);
@@ -119,8 +119,8 @@ fn refused(status: StatusCode) -> Undelivered {
     }
 }
 
-/// A worker whose answer is not waited for any longer, because its deadline has passed or its caller has gone, is suspected if it has been silent
-/// for a second, at most once in five seconds.
+/// A worker whose answer is not waited for any longer, because its deadline has passed or its caller has gone, is suspected if it has been
+/// silent for a second, at most once in five seconds.
 struct AwaitedWorker<'a> {
     app: &'a App,
     joined: &'a ServedGroup,

@@ -219,7 +219,7 @@ fn members_that_show_certificates_of_one_authority_need_no_token_and_others_are_
         assert!(answer.contains("\"instance_id\":\"other\""), "{answer}");
     }
     let refused = eventually("who shows none is not let in", "HTTP/1.1 502", || silent.asks(&ours, "GET", "other"));
-    assert!(refused.contains("does not take this worker's peer token or certificate"), "{refused}");
+    assert!(refused.contains("does not take this process's peer token or certificate"), "{refused}");
     eventually("who shows a stranger's is not let in, and hears why", "well", || {
         let refused = foreign.asks(&ours, "GET", "other");
         let says_why = refused.contains("was not asked") && refused.contains("does not take the certificate");

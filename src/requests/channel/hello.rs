@@ -133,12 +133,15 @@ fn welcomed(
     nonce: &str,
     proof: Option<&str>,
 ) -> std::result::Result<Option<ProofSession>, NotThere> {
-    const OTHER: &str = "it does not prove that it is that member and has the same peer token: give all members the same";
+    const OTHER: &str =
+        "it does not prove that it is that member and has the same peer token: give all members the same token (peer_token_file)";
+    const NONE_THERE: &str = "it has no peer token, and this process has one: give all members the same token (peer_token_file)";
+    const NONE_HERE: &str = "it has a peer token, and this process has none: give all members the same token (peer_token_file)";
     let (secret, proof) = match (protection.secret, proof) {
         (Some(secret), Some(proof)) => (secret, proof),
         (None, None) => return Ok(None),
-        (Some(_), None) => return Err(NotThere::Unproven("it has no peer token, and this worker has: give all members the same")),
-        (None, Some(_)) => return Err(NotThere::Unproven("it has a peer token, and this worker has none: give all members the same")),
+        (Some(_), None) => return Err(NotThere::Unproven(NONE_THERE)),
+        (None, Some(_)) => return Err(NotThere::Unproven(NONE_HERE)),
     };
     let session = nonce.parse().ok().zip(proof.parse().ok()).and_then(|(nonce, proof)| {
         let session = ProofSession::new(secret, recipient, callers, &nonce);
@@ -156,7 +159,8 @@ impl HelloRefusal {
             Self::OtherMember => NotThere::Elsewhere("another process is there now, or the member has left"),
             Self::Full => NotThere::Elsewhere("it has too many connections"),
             Self::Unproven => NotThere::Unproven(
-                "it does not take this worker's peer token or certificate: give all members the same token, and certificates of one authority",
+                "it does not take this process's peer token or certificate: give all members the same token (peer_token_file), and \
+                 certificates of one authority",
             ),
         }
     }

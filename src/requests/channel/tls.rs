@@ -49,8 +49,8 @@ impl ChannelTls {
     }
 
     /// Reads the files, all in PEM: the CAs that sign members' certificates and nothing else's, and this member's own certificate chain and
-    /// its key. With a CA other members' certificates are verified; with an own certificate this member listens with TLS; with both, callers
-    /// must present a certificate too.
+    /// its key. With a CA other members' certificates are verified; with an own certificate this member listens with TLS; with both,
+    /// callers must present a certificate too.
     ///
     /// # Errors
     ///

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use clap::Args;
-use shardwise::core::ViewPlacement;
+use shardwise::core::{ViewPlacement, WorkerHealth};
 use shardwise::settings::{DiscoverySettings, Settings};
-use shardwise::{Departure, InstanceId, Member, Observer, PolicyName, ShardingFactory, SlotOwners, View};
+use shardwise::{Departure, InstanceId, Member, MemberState, Observer, PolicyName, ShardingFactory, SlotOwners, View};
 use tokio_util::sync::CancellationToken;
 
 use super::{IS_IT_THERE, load_settings, outbox_of, waiting, waits_for};
 use crate::common::Common;
 use crate::exit::{CliFailure, Code, Result};
-use crate::output;
+use crate::output::{self, count};
 
 /// The variable with the policy, if the command line names none.
 const POLICY_VARIABLE: &str = "SHARDWISE_POLICY";
@@ -74,7 +74,9 @@ pub(crate) fn implied_policy(settings: &Settings) -> Result<String> {
     match (&of_workers[..], &all[..]) {
         ([only], _) | ([], [only]) => Ok((*only).to_owned()),
         (_, []) => {
-            Err(CliFailure::usage("the settings have no policy: write [default.resilience.sharding.policies.NAME] with a group_name"))
+            let file = settings.file.as_ref().map_or_else(|| "the settings".to_owned(), |file| file.display().to_string());
+            let add = "add [default.resilience.sharding.policies.NAME] with a group_name";
+            Err(CliFailure::usage(format!("there is no policy in {file}: {add}")))
         }
         _ => {
             let known = all.join(", ");
@@ -115,6 +117,8 @@ pub(crate) struct GroupSnapshot {
     pub(crate) view: Arc<View>,
     /// `None` under a key placement, and while no member owns anything.
     pub(crate) owners: Option<Arc<SlotOwners>>,
+    /// The members that operators have drained, which look in the view like those that leave. Read by [`follow`] where a member drains.
+    pub(crate) drained: Vec<InstanceId>,
 }
 
 impl GroupSnapshot {
@@ -123,7 +127,7 @@ impl GroupSnapshot {
             Ok(Some(ViewPlacement::Slots(owners))) => Some(owners),
             _ => None,
         };
-        Self { view: observer.members(), owners }
+        Self { view: observer.members(), owners, drained: Vec::new() }
     }
 
     fn differs(&self, before: &Self) -> bool {
@@ -146,6 +150,7 @@ pub(crate) fn note_unplaced(observer: &Observer, noted: &mut Option<String>) {
 /// Passes the observer with the snapshots before and after each change to `print`, first an empty one and that of the present group, until
 /// the command is stopped.
 pub(crate) async fn follow(
+    factory: &ShardingFactory,
     mut observer: Observer,
     shutdown: &CancellationToken,
     mut print: impl FnMut(&Observer, &GroupSnapshot, &GroupSnapshot) -> Result<()>,
@@ -153,8 +158,12 @@ pub(crate) async fn follow(
     let (mut before, mut noted) = (None, None);
     loop {
         note_unplaced(&observer, &mut noted);
-        let now = GroupSnapshot::of(&observer);
+        let mut now = GroupSnapshot::of(&observer);
         if before.as_ref().is_none_or(|before| now.differs(before)) {
+            now.drained = tokio::select! {
+                drained = drained_of(factory, &observer, &now.view) => drained,
+                () = shutdown.cancelled() => return Ok(Code::Ok),
+            };
             print(&observer, &before.unwrap_or_default(), &now)?;
             before = Some(now);
         }
@@ -162,6 +171,41 @@ pub(crate) async fn follow(
             changed = observer.changed() => if !changed { return Ok(Code::Ok) },
             () = shutdown.cancelled() => return Ok(Code::Ok),
         }
+    }
+}
+
+/// The drained members, if the view has any; none if they cannot be read: then they are shown as draining.
+async fn drained_of(factory: &ShardingFactory, observer: &Observer, view: &View) -> Vec<InstanceId> {
+    if view.members().iter().all(|member| member.state != MemberState::Draining) {
+        return Vec::new();
+    }
+    factory.drained(observer.policy().name.as_str()).await.unwrap_or_default()
+}
+
+/// The number of members, and how many of them are active unless all are.
+pub(crate) fn count_in_words(view: &View) -> String {
+    let (members, active) = (view.members(), view.members().iter().filter(|member| member.state == MemberState::Active).count());
+    let total = count(members.len() as u64, "member");
+    if active == members.len() { total } else { format!("{total} ({active} active)") }
+}
+
+/// The members, with the states of those that are not active.
+pub(crate) fn members_in_words(view: &View, drained: &[InstanceId]) -> String {
+    let in_words = |member: &Member| match member.state {
+        MemberState::Active => member.instance_id.to_string(),
+        _ => format!("{} {}", member.instance_id, state_in_words(member, drained)),
+    };
+    let members: Vec<_> = view.members().iter().map(in_words).collect();
+    format!("{}: {}", count_in_words(view), members.join(", "))
+}
+
+/// The state of a member: for one that drains, the cause.
+pub(crate) fn state_in_words(member: &Member, drained: &[InstanceId]) -> &'static str {
+    match (member.state, member.worker) {
+        (MemberState::Draining, _) if drained.contains(&member.instance_id) => "drained",
+        (MemberState::Draining, Some(WorkerHealth::Absent)) => "no worker",
+        (MemberState::Draining, Some(WorkerHealth::Failing(_))) => "worker fails",
+        (state, _) => state.as_str(),
     }
 }
 
@@ -187,6 +231,20 @@ pub(crate) fn meant_by<'a>(short: &str, known: impl IntoIterator<Item = &'a Inst
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_states_of_members_that_are_not_active_are_named() {
+        let id = |name: &str| InstanceId::new(name).unwrap();
+        let in_state = |name: &str, state| Member { state, ..Member::named(id(name)) };
+        let active = View::new(1, vec![in_state("a", MemberState::Active), in_state("b", MemberState::Active)]);
+        assert_eq!(members_in_words(&active, &[id("b")]), "2 members: a, b", "b does not show yet that it is drained");
+        let failing = Member { worker: Some(WorkerHealth::Failing(1)), ..in_state("c", MemberState::Draining) };
+        let members = vec![in_state("a", MemberState::Draining), in_state("b", MemberState::Draining), failing];
+        let drained = View::new(2, members);
+        assert_eq!(members_in_words(&drained, &[id("a")]), "3 members (0 active): a drained, b draining, c worker fails");
+        let away = View::new(3, vec![in_state("a", MemberState::Active), in_state("b", MemberState::Away)]);
+        assert_eq!(members_in_words(&away, &[]), "2 members (1 active): a, b away");
+    }
 
     #[test]
     fn a_shortened_id_means_whole_parts_of_an_id() {

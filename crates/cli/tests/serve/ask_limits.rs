@@ -66,6 +66,10 @@ fn an_operator_spreads_a_key_and_moves_it_and_callers_see_it() {
     let held = Served::start(&elsewhere, &TOKENED);
     stores(&held, "{\"width\":2}").refuses(409, "exclusive ownership");
     asks(&held, "GET", "routes", "").refuses(409, "exclusive ownership");
+    let narrow = place_of_peers();
+    let served = Served::start(&narrow, &TOKENED);
+    let refused = stores(&served, "{\"width\":1,\"skip\":[\"worker-1\"]}").refuses(409, "max_width is 1");
+    assert!(refused["detail"].as_str().unwrap().contains("set max_width to 2 or more on all members"), "{refused}");
 }
 
 #[test]

@@ -36,10 +36,19 @@ fn where_all_are_drained_everything_says_so_and_how_to_undo_it() {
         assert!(reason.contains("all members are drained") && reason.contains("shardwise undrain ID --policy workers"), "{reason}");
         assert!(!reason.contains("min_members"), "{reason}");
     }
-    for command in [&["owner", "tenant-7"][..], &["owner", "tenant-7", "--json"], &["explain", "tenant-7"]] {
+    for command in [&["owner", "tenant-7"][..], &["owner", "tenant-7", "--json"], &["explain", "tenant-7"], &["route", "tenant-7"]] {
         let ran = place.run(command);
         assert!(ran.code == Some(1) && ran.err.contains("all members are drained") && ran.err.contains(&undo), "{command:?}: {ran:?}");
     }
+    // Regression: these said nothing, or that the members are not known yet.
+    let no_owner = format!("no owner: all members are drained; to undo it: {undo}");
+    let members = place.run(&["members"]);
+    assert!(members.code == Some(0) && members.err.contains(&no_owner), "{members:?}");
+    let asked = place.run(&["ask", "--key", "tenant-7", "status", "--within", "300ms"]);
+    let why = format!("no member took the request within 300ms: all members are drained; to undo it: {undo}; it was not handled");
+    assert!(asked.code == Some(3) && asked.err.contains(&why), "{asked:?}");
+    let route = one.get("route?key=tenant-7").refuses(503, "no member serves it");
+    assert!(route["detail"].as_str().unwrap().contains("all members are drained"), "{route}");
     let join = json!({"join": [{"instance_id": one.id}]}).to_string();
     let plan = one.post("plan", JSON, join).well("it is undrained");
     assert!(plan["after"]["members"] == 1 && plan["moved_share"] == 1.0 && plan["moves"][0]["to"] == one.id, "{plan}");
@@ -82,6 +91,10 @@ fn below_min_members_an_empty_list_is_no_answer_either() {
     let place = Place::of_workers("5s", "slots = 256\nmin_members = 2");
     let one = Served::start(&place, &[]);
     owns_none(&one, "unassigned");
+    let few = "active members: 1; 2 needed (min_members)";
+    let (members, route) = (place.run(&["members"]), place.run(&["route", "tenant-7"]));
+    assert!(members.code == Some(0) && members.err.contains(&format!("no owner: {few}")), "{members:?}");
+    assert!(route.code == Some(1) && route.err.contains(&format!("no route: {few}")), "{route:?}");
     let other = Served::start(&place, &[]);
     other.settles(2, |owned| owned > 0);
     let drain = place.run(&["drain", &other.id]);

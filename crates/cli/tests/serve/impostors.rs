@@ -93,7 +93,7 @@ fn a_process_on_a_members_port_learns_nothing_and_forges_nothing() {
         ("silent", "", impostor(|_| None)),
         ("strange", "a frame of", impostor(|_| Some(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok".to_vec()))),
         ("agreeing", "not the expected one", says(json!("ok"))),
-        ("refusing", "does not take this worker's peer token", says(json!("unproven"))),
+        ("refusing", "does not take this process's peer token", says(json!("unproven"))),
         ("other", "another version of shardwise", says(json!("other_protocol"))),
         ("open", "it has no peer token", impostor(move |_| Some(challenge(&random(), None)))),
         ("proving", "does not prove", impostor(move |_| Some(challenge(&random(), Some(&random()))))),

@@ -31,7 +31,7 @@ fn the_terminal_sees_what_the_group_sees_and_drains_a_member() {
     let owner = place.run(&["owner", "tenant-7"]).well();
     assert_eq!(owner.trim(), one.get("owner/tenant-7").well("owner")["owner"]);
     let explained = place.run(&["explain", "tenant-7"]).well();
-    assert!(explained.contains(&format!("owner  {}", owner.trim())) && explained.contains("clockwise"), "{explained}");
+    assert!(explained.contains(&format!("owner  {}", owner.trim())) && explained.contains("point  position"), "{explained}");
     assert_eq!(place.run(&["explain", "tenant-7", "--json"]).json()["owner"]["id"], owner.trim());
 
     place.run(&["drain", &one.id]).well();
@@ -67,10 +67,10 @@ fn completions_and_manual_know_every_command() {
         }
     }
     assert!(place.run(&["man"]).well().contains(".TH shardwise"));
-    std::fs::create_dir(place.path("man1")).unwrap();
     place.run(&["man", "--out", "man1"]).well();
     eventually("the pages are there", PATIENCE, || place.path("man1/shardwise-serve.1").is_file().then_some(()));
-    place.run(&["man", "--out", "nowhere"]).fails(3, &["nowhere"]);
+    std::fs::write(place.path("taken"), "").unwrap();
+    place.run(&["man", "--out", "taken/man1"]).fails(3, &["taken/man1"]);
 }
 
 #[test]

@@ -120,7 +120,8 @@ fn routes_are_set_listed_and_cleared_and_route_shows_what_they_do() {
     assert_eq!(place.run(&["routes", "set", "--hash", hash, "--width", "2", "--json"]).json()["changed"], false, "it is the same key");
     let spread = eventually("it is spread", PATIENCE, || Some(route().json()).filter(|route| route["set"].as_array().unwrap().len() == 2));
     assert_eq!((&spread["set"][0], &spread["why"]), (&json!(owner), &json!("operator")), "{spread}");
-    place.run(&["routes", "set", "tenant-7", "--skip", owner]).well();
+    let moved = place.run(&["routes", "set", "tenant-7", "--skip", owner]).well();
+    assert_eq!(moved, format!("key \"tenant-7\": width 1, skips {owner}; callers read it within a TTL\n"));
     let listed = place.run(&["routes", "list"]).well();
     assert!(listed.lines().any(|line| line.split_whitespace().eq([hash, "1", owner])), "{listed}");
     let text = eventually("it is moved", PATIENCE, || {
@@ -146,4 +147,16 @@ fn where_only_the_owner_serves_a_key_there_are_no_routes() {
     let unserved = place.run(&["route", "a"]);
     assert_eq!((unserved.code, unserved.out.as_slice()), (Some(1), &b""[..]), "{unserved:?}");
     assert!(unserved.err.contains("shardwise: no route: "), "{unserved:?}");
+}
+
+/// Regression: under the default `max_width` a route was stored, and had no effect.
+#[test]
+fn where_max_width_is_1_no_route_is_set() {
+    let place = place("");
+    let _one = serve(&place, "one", &[]);
+    let refusal = "policy workers has max_width = 1, so a key is served by its owner alone and no route has an effect: set max_width to 2";
+    place.run(&["routes", "set", "tenant-7", "--skip", "one"]).fails(2, &[refusal]);
+    place.run(&["routes", "set", "tenant-7", "--width", "2"]).fails(2, &[refusal]);
+    assert_eq!(place.run(&["routes", "list"]).well(), "workers: no key has a route\n");
+    assert_eq!(place.run(&["routes", "clear", "tenant-7"]).code, Some(1));
 }

@@ -23,7 +23,7 @@ fn a_member_that_will_not_come_back_is_taken_out_when_the_operator_says_so() {
     assert!(waits.err.contains("leaves is away") && waits.err.contains("shardwise end-absence leaves --policy workers"), "{waits:?}");
 
     let ended = end("leaves");
-    assert_eq!((ended.code, ended.text().as_str()), (Some(0), "workers: the others take over what leaves held\n"));
+    assert_eq!((ended.code, ended.text().as_str()), (Some(0), "workers: leaves is removed; its slots are free for the others\n"));
     stays.prints("it takes over", |line| line["slots_owned"] == 64 && line["away"].as_array().unwrap().is_empty());
     let again = end("leaves");
     assert_eq!((again.code, again.text().as_str()), (Some(1), "workers: no member is called leaves\n"));

@@ -28,7 +28,7 @@ const COMMANDS: [(&[&str], &[&str]); 41] = [
             "OTEL_EXPORTER_OTLP_ENDPOINT",
         ],
     ),
-    (&["members"], &["--policy", "drained", "undrained", "Exit code 1"]),
+    (&["members"], &["--policy", "drained", "undrained", "died", "Exit code 1"]),
     (&["owner"], &["<KEY>", "--policy", "Exit code 1"]),
     (&["explain"], &["<KEY>", "--policy", "Exit code 1"]),
     (&["holders"], &["--slots", "--policy", "version_rule", "Exit code 1"]),
@@ -41,7 +41,7 @@ const COMMANDS: [(&[&str], &[&str]); 41] = [
         &["<PATH>", "--key", "--name", "--member", "--session", "--any", "--method", "--data", "--within", "Exit code 1", "Exit code 4"],
     ),
     (&["route"], &["<KEY>", "--policy", "Exit code 1"]),
-    (&["routes"], &["set", "clear", "list"]),
+    (&["routes"], &["set", "clear", "list", "shardwise routes set tenant-7"]),
     (&["routes", "set"], &["[KEY]", "--hash", "--width", "--skip", "max_width"]),
     (&["routes", "clear"], &["[KEY]", "--hash", "Exit code 1"]),
     (&["probe"], &["--at", "127.0.0.1:8087", "--path", "/readyz", "/livez", "--within", "Exit code 1"]),
@@ -99,6 +99,13 @@ fn the_exit_codes_are_documented() {
 }
 
 #[test]
+fn the_manual_is_written_into_a_new_folder() {
+    let place = Place::empty();
+    place.run(&["man", "--out", "new/man1"]).well();
+    assert!(place.path("new/man1/shardwise.1").exists());
+}
+
+#[test]
 fn the_example_in_the_demos_help_can_be_copied_into_a_shell() {
     let help = Place::empty().run(&["demo", "--help"]).well();
     let (_, example) = help.split_once("git log ").unwrap_or_default();
@@ -117,7 +124,7 @@ fn without_a_command_the_help_comes_and_the_exit_code_is_2() {
 
 #[test]
 fn wrong_arguments_get_one_line_and_exit_code_2() {
-    let cases: [(&[&str], &[&str]); 14] = [
+    let cases: [(&[&str], &[&str]); 15] = [
         (&["wacth"], &["wacth", "'watch'", "--help"]),
         (&["drain"], &["<ID>"]),
         (&["watch", "--policy", "workers", "--renewal"], &["'--renewal'", "'--renewals'"]),
@@ -127,6 +134,7 @@ fn wrong_arguments_get_one_line_and_exit_code_2() {
         (&["serve", "--listen", "localhost:8090"], &["'--listen <ADDRESS>'", "write a port, such as 9600"]),
         // A port alone is an address; only the file with the settings is missing.
         (&["serve", "--listen", "8090"], &["settings.toml"]),
+        (&["probe", "--at", "127.0.0.1"], &["'--at <ADDRESS>'", "write ADDRESS:PORT, such as 127.0.0.1:8087"]),
         (&["demo", "--events", "none"], &["none", "--events"]),
         (&["demo", "--workers", "0"], &["0", "1..=64"]),
         (&["demo", "--ttl", "3"], &["\"3\"", "\"5s\""]),

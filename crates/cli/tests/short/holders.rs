@@ -48,7 +48,7 @@ fn who_holds_each_slot_is_shown_and_where_another_member_should() {
     assert!(owner.code == Some(0) && !id.contains('\n'), "scripts read one line: {owner:?}");
     assert!(owner.err.contains(&holds) && owner.err.contains("since before this command looked\n"), "{owner:?}");
     let explained = place.run(&["explain", "tenant-7"]).well();
-    assert!(explained.lines().any(|line| line.starts_with(&holds)) && explained.contains("clockwise"), "{explained}");
+    assert!(explained.lines().any(|line| line.starts_with(&holds)) && explained.contains("point  position"), "{explained}");
     let explained = place.run(&["explain", "tenant-7", "--json"]).json();
     assert_eq!(explained["holder"], id);
     eventually("the sidecar has seen the same", PATIENCE, || {

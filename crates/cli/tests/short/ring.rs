@@ -197,7 +197,7 @@ fn a_plan_for_nothing_and_without_members() {
     assert!(plan(&["--members", "a,b"]).well().starts_with("0 of 10 slots move: 0.00 %; between exact shares it would be 0.00 %\n"));
     let gone = plan(&["--members", "a", "--leave", "a", "--json"]).json();
     assert_eq!(gone["moves"], json!([{"from": "a", "to": null, "slots": 10, "share": 1.0}]));
-    plan(&["--members", "a", "--leave", "b"]).fails(2, &["--leave b", "--members"]);
+    plan(&["--members", "a", "--leave", "b"]).fails(2, &["--leave b: no member is called b", "--members"]);
     plan(&["--members", "a,b", "--leave", "a,a"]).fails(2, &["--leave a"]);
     plan(&["--members", "a", "--join", "a=2"]).fails(2, &["--join a", "already"]);
     plan(&["--members", "a", "--join", "b=0"]).fails(2, &["b=0", "1 to 100"]);

@@ -40,8 +40,8 @@ impl<'a> Candidate<'a> {
         self.load.is_busy_at(self.now)
     }
 
-    /// Orders candidates from the least to the most loaded. A failing one comes last, a busy one before it. Then the requests in flight count, including the
-    /// one to send now, and then the reported load, both divided by the weight.
+    /// Orders candidates from the least to the most loaded. A failing one comes last, a busy one before it. Then the requests in flight
+    /// count, including the one to send now, and then the reported load, both divided by the weight.
     pub fn by_load(&self, other: &Self) -> Ordering {
         let per_weight = |mine: u32, others: u32| {
             let (weight, others_weight) = (self.member.weight.get(), other.member.weight.get());

@@ -36,8 +36,11 @@ impl MemberSet {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoRoute {
-    /// The members of the group and their shares are not known yet.
-    #[error("the members of the group and their shares are not known yet")]
+    /// No member owns keys now: the view or the claims are not known yet, all members are drained, or fewer than `min_members` are active.
+    #[error(
+        "no member owns keys now: the view is not known yet, all members are drained, or fewer than min_members are active; \
+         `shardwise owner KEY` names the cause"
+    )]
     NoView,
     /// No member serves the key, name or member now: it is away, its claim is free, or its holder is no longer a member.
     #[error("no member serves it now")]

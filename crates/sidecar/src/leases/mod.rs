@@ -111,7 +111,8 @@ impl Leases {
 
     /// The same for a reader that looks itself whether a grant is lost: with a thousand grants, to look at all takes longer than the rest.
     pub(crate) fn look_unswept<T>(&self, read: impl FnOnce(&mut LeaseState, Moment, Duration) -> T) -> T {
-        // In this order: if the member has lost its claims and joined again, the end of its new claims is not taken for that of the lost ones.
+        // In this order: if the member has lost its claims and joined again, the end of its new claims is not taken for that of the lost
+        // ones.
         let held = self.service.ownership().claims_end();
         self.update(|state, now| {
             let leased = state.span().map(|(_, ends)| ends);

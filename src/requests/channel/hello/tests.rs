@@ -69,7 +69,7 @@ async fn whoever_has_another_secret_or_none_is_told_so() {
     let cases = [
         (with(SECRET), with(b"members-know-this-onf"), "does not prove"),
         (with(SECRET), NONE, "it has no peer token"),
-        (NONE, with(SECRET), "this worker has none"),
+        (NONE, with(SECRET), "this process has none"),
         (bound(b"one"), bound(b"other"), "does not prove"),
         (bound(b"one"), with(SECRET), "does not prove"),
     ];

@@ -7,9 +7,10 @@ use clap::{Args, ValueEnum};
 use serde::de::IgnoredAny;
 use serde_json::json;
 use shardwise::core::parse_duration;
-use shardwise::requests::{Answer, AskError, BODY_BYTES_MAX, NoRoute, Request, SessionId, To};
-use shardwise::{ClaimName, InstanceId, Observer};
+use shardwise::requests::{Answer, Answered, AskError, BODY_BYTES_MAX, NoRoute, Request, SessionId, To};
+use shardwise::{ClaimName, InstanceId, Router, ShardingFactory};
 
+use super::owner::why_unserved;
 use crate::commands::group::PolicyArg;
 use crate::commands::{IS_IT_THERE, waiting, waits_for};
 use crate::common::Common;
@@ -98,9 +99,10 @@ impl AskArgs {
         let request = self.request()?;
         let router = waiting(&waits_for(&factory, &policy), IS_IT_THERE, factory.router(&policy)).await?;
         output::release_log();
-        let answered = router.ask(&target.to(), request, self.within).await;
-        let answered = answered.map_err(|error| failure(&error, router.observer()))?;
-        let (answer, by) = (answered.answer, answered.by);
+        let Answered { answer, by, .. } = match router.ask(&target.to(), request, self.within).await {
+            Ok(answered) => answered,
+            Err(error) => return Err(failure(&with_cause(error, &target, &factory, &policy, &router).await, &router)),
+        };
         match common.format() {
             Format::Json => output::json_line(&json!({
                 "by": by,
@@ -167,6 +169,11 @@ impl AskedTarget {
             Self::Any => To::any(),
         }
     }
+
+    /// Whether no member can serve it as long as no key has an owner.
+    const fn needs_owners(&self) -> bool {
+        matches!(self, Self::Key(_) | Self::Name(_) | Self::Any)
+    }
 }
 
 /// The whole input.
@@ -196,7 +203,17 @@ fn print_body(answer: &Answer) -> Result<()> {
     output::bytes(&answer.body)
 }
 
-fn failure(error: &AskError, observer: &Observer) -> CliFailure {
+/// The same error with the cause, if no key has an owner.
+async fn with_cause(error: AskError, target: &AskedTarget, factory: &ShardingFactory, policy: &str, router: &Router) -> AskError {
+    match error {
+        AskError::TooLate { within, why } if target.needs_owners() => {
+            AskError::TooLate { within, why: why_unserved(factory, policy, router.observer()).await.unwrap_or(why) }
+        }
+        error => error,
+    }
+}
+
+fn failure(error: &AskError, router: &Router) -> CliFailure {
     let code = match error {
         AskError::Invalid(_) => Code::Usage,
         AskError::TooLate { .. } | AskError::Busy { .. } => Code::Unavailable,
@@ -207,7 +224,7 @@ fn failure(error: &AskError, observer: &Observer) -> CliFailure {
     if *error != AskError::NoRoute(NoRoute::UnknownMember) {
         return failure;
     }
-    let view = observer.members();
+    let view = router.observer().members();
     let known: Vec<_> = view.members().iter().take(NAMED_MAX).map(|member| member.instance_id.as_str()).collect();
     failure.and(format_args!("the members are: {}", known.join(", ")))
 }

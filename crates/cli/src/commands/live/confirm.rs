@@ -24,8 +24,9 @@ pub(crate) struct ConfirmLoss {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-With rejoin_grace in the policy, the slots of a worker that was stopped in good order wait for it. This command ends the wait early, and the \
-others take over at once. A worker that is not away is not touched. On Consul, use the agent at which the worker was registered.
+With rejoin_grace in the policy, the slots of a worker that was stopped gracefully wait for it. This command ends the wait early and \
+frees the slots: the others take them at once, unless fewer than min_members are active. A worker that is not away is not touched. On \
+Consul, use the agent at which the worker was registered.
 Exit code 1: no member has that id.
 
   shardwise end-absence worker-1")]
@@ -57,7 +58,12 @@ impl EndAbsence {
         let (factory, policy) = self.group.open(common)?;
         let ended = waiting(&waits_for(&factory, &policy), IS_IT_THERE, factory.end_absence(&policy, &id)).await?;
         common.print(&json!({"policy": policy, "instance_id": given, "ended": ended}), || {
-            if ended { format!("{policy}: the others take over what {id} held\n") } else { format!("{policy}: no member is called {id}\n") }
+            if ended {
+                // Below min_members no member takes them.
+                format!("{policy}: {id} is removed; its slots are free for the others\n")
+            } else {
+                format!("{policy}: no member is called {id}\n")
+            }
         })?;
         Ok(if ended { Code::Ok } else { Code::No })
     }

@@ -6,10 +6,11 @@ use shardwise::core::WorkerHealth;
 use shardwise::{InstanceId, Member, MemberState, View};
 
 use super::drain::drained_members;
+use super::owner::{no_owner, see_members};
 use crate::commands::group::{GroupSnapshot, PolicyArg, note_unplaced};
 use crate::common::Common;
 use crate::exit::{Code, Result};
-use crate::output::{self, count, table};
+use crate::output::{self, Format, count, table};
 
 /// The most ids in one message.
 const SHOWN_MAX: usize = 20;
@@ -20,6 +21,7 @@ slots: slots that the placement gives a member. holds: slots that it has claimed
 States: active; draining (leaves, or was undrained and has not seen that yet); drained (stays and owns nothing, after `shardwise drain`); \
 drain requested (has not seen that yet, in JSON drain_requested); no worker and worker fails (stays and owns nothing until the worker of \
 `serve` works, in JSON draining and worker); pausing and away (leaves or has left for a while and keeps its place).
+A member that died is listed for up to a TTL after its last renewal. A note on stderr says why no key has an owner, if so.
 Without --policy and SHARDWISE_POLICY the only policy of workers is used; those of outboxes do not count.
 Exit code 1: there is no member.
 
@@ -73,6 +75,11 @@ impl Members {
         })?;
         note_frozen(&group.view, &policy);
         note_unplaced(&observer, &mut None);
+        if common.format() == Format::Human && !rows.is_empty() && matches!(observer.placed(), Ok(None)) {
+            let line = no_owner(&factory, &policy, &observer).await;
+            // This is what it refers to.
+            output::note(line.strip_suffix(&see_members(&policy)).unwrap_or(&line));
+        }
         Ok(if rows.is_empty() { Code::No } else { Code::Ok })
     }
 }

@@ -130,26 +130,45 @@ fn note_holder(holding: Option<&Holding>) {
     output::note(format_args!("shardwise: {holder}; the placement names {wanted}: {why}"));
 }
 
-/// Why no key has an owner. In a view, drained members look like leaving ones, so the backend is asked which members are drained.
+/// The line that no key has an owner, and why.
 pub(super) async fn no_owner(factory: &ShardingFactory, policy: &str, observer: &Observer) -> String {
+    format!("no owner: {}", why_no_owner(factory, policy, observer).await)
+}
+
+/// Why a key is not served, if the cause is that no key has an owner.
+pub(super) async fn why_unserved(factory: &ShardingFactory, policy: &str, observer: &Observer) -> Option<String> {
+    match observer.placed() {
+        Ok(Some(_)) => None,
+        Ok(None) => Some(why_no_owner(factory, policy, observer).await),
+        Err(error) => Some(error.to_string()),
+    }
+}
+
+/// The end of a line that refers to the list of members.
+pub(super) fn see_members(policy: &str) -> String {
+    format!("; see shardwise members --policy {policy}")
+}
+
+/// Why no key has an owner. In a view, drained members look like leaving ones, so the backend is asked which members are drained.
+async fn why_no_owner(factory: &ShardingFactory, policy: &str, observer: &Observer) -> String {
     let (view, needed) = (observer.members(), observer.policy().min_members);
     if view.all_draining() {
         let drained = match drained_members(factory, policy).await {
             Ok(drained) => drained,
             Err(error) => {
-                return format!("no owner: every member is draining, and the list of drained members cannot be read: {error}");
+                return format!("every member is draining, and the list of drained members cannot be read: {error}");
             }
         };
         if let Some(id) = drained.iter().find(|id| view.member(id).is_some()) {
-            return format!("no owner: all members are drained; to undo it: shardwise undrain {id} --policy {policy}");
+            return format!("all members are drained; to undo it: shardwise undrain {id} --policy {policy}");
         }
     }
     if view.members().iter().any(|member| member.worker.is_some()) && view.active() == 0 {
-        return format!("no owner: no member has a worker that works; see shardwise members --policy {policy}");
+        return format!("no member has a worker that works{}", see_members(policy));
     }
     match view.active() {
-        0 => format!("no owner: active members: none; {needed} needed (min_members)"),
-        active => format!("no owner: active members: {active}; {needed} needed (min_members)"),
+        0 => format!("active members: none; {needed} needed (min_members)"),
+        active => format!("active members: {active}; {needed} needed (min_members)"),
     }
 }
 

@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::json;
 use shardwise::{InstanceId, MemberState, Observer, SlotOwners};
 
-use crate::commands::group::{GroupSnapshot, PolicyArg, follow, vanished_between};
+use crate::commands::group::{GroupSnapshot, PolicyArg, count_in_words, follow, state_in_words, vanished_between};
 use crate::common::Common;
 use crate::exit::{Code, Result};
 use crate::{output, signals};
@@ -31,9 +31,9 @@ pub(crate) struct RebalancesArgs {
 impl RebalancesArgs {
     pub(crate) async fn run(&self, common: &Common) -> Result<Code> {
         let shutdown = signals::shutdown()?;
-        let (_, _, observer) = self.group.observe(common).await?;
+        let (factory, _, observer) = self.group.observe(common).await?;
         output::release_log();
-        follow(observer, &shutdown, |observer, before, now| print(observer, before, now, common)).await
+        follow(&factory, observer, &shutdown, |observer, before, now| print(observer, before, now, common)).await
     }
 }
 
@@ -80,10 +80,15 @@ fn print(observer: &Observer, before: &GroupSnapshot, now: &GroupSnapshot, commo
         }),
     });
     common.print(&json, || {
-        let mut words = vec![format!("{at}  {}", output::count(members.len() as u64, "member"))];
-        words.extend(joined.iter().map(|id| format!("+{id}")));
+        let mut words = vec![format!("{at}  {}", count_in_words(&now.view))];
+        words.extend(joined.iter().map(|id| match now.view.member(id) {
+            Some(member) if member.state != MemberState::Active => format!("+{id} ({})", state_in_words(member, &now.drained)),
+            _ => format!("+{id}"),
+        }));
         words.extend(left.iter().map(|id| if vanished.contains(&id) { format!("-{id} (vanished)") } else { format!("-{id}") }));
-        words.extend(changed.iter().map(|(id, from, to)| format!("{id}: {} -> {}", from.as_str(), to.as_str())));
+        let state =
+            |group: &GroupSnapshot, id: &InstanceId| group.view.member(id).map_or("", |member| state_in_words(member, &group.drained));
+        words.extend(changed.iter().map(|&(id, _, _)| format!("{id}: {} -> {}", state(before, id), state(now, id))));
         if let (Some(moved), Some(share)) = (moved, share) {
             words.push(format!(" {moved} slots move ({:.1} %)", share * 100.0));
         }

@@ -9,6 +9,7 @@ use shardwise::requests::{NoRoute, Route, RouteCause, To};
 use shardwise::{InstanceId, Member, MemberState, Router, ShardKey as _, View};
 use tokio::time::{Instant, sleep};
 
+use super::owner::why_unserved;
 use crate::commands::group::PolicyArg;
 use crate::commands::{IS_IT_THERE, waiting, waits_for};
 use crate::common::Common;
@@ -34,12 +35,18 @@ pub(crate) struct RouteArgs {
 }
 
 #[derive(Debug, Subcommand)]
+#[command(after_help = "\
+Routes need max_width = 2 or more in the policy of all members.
+
+  shardwise routes set tenant-7 --width 3
+  shardwise routes list
+  shardwise routes clear tenant-7")]
 pub(crate) enum RoutesCommand {
     /// Spread the requests of a key over several members, or move them
     #[command(after_help = "\
 Requests of the key go to the first members among its owner and those that follow it on the ring, except those to skip. Callers read it within \
-a TTL. It overrides what the key's owner reports, and replaces an earlier route. At most 64 keys have one, under eventual ownership only, \
-and the policy's max_width limits the width.
+a TTL. It overrides what the key's owner reports, and replaces an earlier route. At most 64 keys have one, under eventual ownership only. \
+The policy's max_width limits the width and must be 2 or more on all members, also for --skip.
 
   shardwise routes set tenant-7 --width 3
   shardwise routes set tenant-7 --skip worker-1")]
@@ -106,7 +113,8 @@ impl RouteArgs {
         let route = match known(&router, &To::owner(self.key.as_str()), routes.get(self.key.key_hash())).await {
             Ok(route) => route,
             Err(no_route) => {
-                output::note(format_args!("shardwise: no route: {no_route}"));
+                let cause = why_unserved(&factory, &policy, router.observer()).await;
+                output::note(format_args!("shardwise: no route: {}", cause.unwrap_or_else(|| no_route.to_string())));
                 return Ok(Code::No);
             }
         };
@@ -198,8 +206,10 @@ impl SetRoute {
         let changed = waiting(&waits_for(&factory, &policy), IS_IT_THERE, factory.set_route(&policy, &route)).await?;
         let json = json!({"policy": policy, "key_hash": hash, "width": route.width(), "skip": route.skip(), "changed": changed});
         common.print(&json, || {
-            let width = route.width();
-            if changed { format!("key {key}: width {width}; callers read it within a TTL\n") } else { format!("key {key}: as before\n") }
+            let skip: Vec<_> = route.skip().iter().map(InstanceId::as_str).collect();
+            let skips = if skip.is_empty() { String::new() } else { format!(", skips {}", skip.join(", ")) };
+            let what = format!("key {key}: width {}{skips}", route.width());
+            if changed { format!("{what}; callers read it within a TTL\n") } else { format!("{what}, as before\n") }
         })?;
         Ok(Code::Ok)
     }

@@ -105,7 +105,7 @@ fn in_words(explained: &Explanation, slots: u32, holder: Option<&str>) -> String
         ],
     };
     let way: Vec<_> = passed.iter().map(full).chain(takes).collect();
-    format!("{head}{}\nnext   {next}\n{holder}\n{}", owner.instance_id, table(&["clockwise", "point", "at", ""], &way))
+    format!("{head}{}\nnext   {next}\n{holder}\n{}", owner.instance_id, table(&["member", "point", "position", ""], &way))
 }
 
 fn next_in_words(next: Option<&InstanceId>) -> String {

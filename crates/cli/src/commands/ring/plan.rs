@@ -56,8 +56,8 @@ impl RingPlan {
         let leaving = self.leave.iter().flat_map(|list| if is_id(list) { vec![list.as_str()] } else { list.split(',').collect() });
         for id in leaving {
             let Some(at) = after.iter().position(|(known, _)| known.as_str() == id) else {
-                let why = "no member of that id is left; give ids of --members, each once and without a weight";
-                return Err(usage(format_args!("--leave {id}: {why}")));
+                let why = "give ids of --members, each once and without a weight";
+                return Err(usage(format_args!("--leave {id}: no member is called {id}; {why}")));
             };
             after.remove(at);
         }

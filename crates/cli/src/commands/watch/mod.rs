@@ -15,7 +15,7 @@ use shardwise::{Absence, InstanceId, Observer, Ownership, ShardingFactory, Shard
 use tokio_util::sync::CancellationToken;
 
 use self::printer::ChangePrinter;
-use super::group::{GroupSnapshot, IdArg, PolicyArg, follow, note_no_file, vanished_between};
+use super::group::{GroupSnapshot, IdArg, PolicyArg, follow, members_in_words, note_no_file, vanished_between};
 use super::{IS_IT_THERE, WHY_NOT_JOINED, joins_no_outbox, load_settings, waiting, waits_for};
 use crate::common::Common;
 use crate::exit::{CliFailure, Code, Result};
@@ -75,6 +75,9 @@ struct WatchLine<'a> {
     /// The policy of the group and of this worker, with `next` or without; `None` until this worker has been active.
     policy_fingerprint: Option<String>,
     members: Vec<&'a str>,
+    /// The same for people, with the states of those that are not active.
+    #[serde(skip)]
+    members_in_words: String,
     /// The number of slots; `None`, like the following fields about slots, under a key placement.
     slots: Option<u32>,
     slots_owned: Option<u32>,
@@ -95,8 +98,8 @@ struct WatchLine<'a> {
 }
 
 impl<'a> WatchLine<'a> {
-    /// What every member and every observer of that view sees.
-    fn of(policy: &'a str, view: &'a View, absences: Vec<Absence>) -> Self {
+    /// What every member and every observer of that view sees. In a view, `drained` members look like those that leave.
+    fn of(policy: &'a str, view: &'a View, absences: Vec<Absence>, drained: &[InstanceId]) -> Self {
         let away = |absence: Absence| json!({"instance_id": absence.instance_id, "within_ms": output::millis(absence.within)});
         Self {
             at: humantime::format_rfc3339_micros(SystemTime::now()).to_string(),
@@ -104,6 +107,7 @@ impl<'a> WatchLine<'a> {
             revision: view.revision(),
             view_fingerprint: view.fingerprint().to_string(),
             members: view.members().iter().map(|member| member.instance_id.as_str()).collect(),
+            members_in_words: members_in_words(view, drained),
             away: absences.into_iter().map(away).collect(),
             ..Self::default()
         }
@@ -160,10 +164,10 @@ async fn observe(factory: &ShardingFactory, policy: &str, discovery: &DiscoveryS
             policy_fingerprint: now.view.group_fingerprint().map(|fingerprint| fingerprint.to_string()),
             slots: now.owners.as_ref().map(|owners| owners.params().slots),
             stands_still: !now.view.missing().is_empty(),
-            ..WatchLine::of(policy, &now.view, observer.absences())
+            ..WatchLine::of(policy, &now.view, observer.absences(), &now.drained)
         })
     };
-    follow(observer, &shutdown, print).await
+    follow(factory, observer, &shutdown, print).await
 }
 
 struct WatchedWorker<'a> {
@@ -248,6 +252,8 @@ impl WatchedWorker<'_> {
         let ranges =
             |set: &SlotSet| json!(owned.map(|_| set.ranges().into_iter().map(|range| [*range.start(), *range.end()]).collect::<Vec<_>>()));
         let moment = self.service.now();
+        // It knows of itself only: of others the state in their records is shown.
+        let drained: Vec<_> = self.service.is_drained().then(|| self.service.instance_id().clone()).into_iter().collect();
         self.printer.print(&WatchLine {
             monotonic_ns: Some(moment.as_nanos()),
             owned_until_ns: now.deadline().map(shardwise::Moment::as_nanos),
@@ -263,7 +269,7 @@ impl WatchedWorker<'_> {
             gained_slots: self.watch.slots.then(|| ranges(&gained)),
             lost_slots: self.watch.slots.then(|| ranges(&lost)),
             items_owned: self.items.as_ref().map(|items| now.filter_at(items, moment).len()),
-            ..WatchLine::of(self.service.policy().name.as_str(), now.view(), self.service.absences())
+            ..WatchLine::of(self.service.policy().name.as_str(), now.view(), self.service.absences(), &drained)
         })
     }
 }

@@ -47,6 +47,5 @@ fn in_words(line: &WatchLine<'_>) -> String {
         _ => String::new(),
     };
     let frozen = if line.stands_still { ", waiting for missing members (confirm-loss)" } else { "" };
-    let members = count(line.members.len() as u64, "member");
-    format!("{who}: {}{share}{frozen}, {members}: {}", line.state, line.members.join(", "))
+    format!("{who}: {}{share}{frozen}, {}", line.state, line.members_in_words)
 }
