@@ -121,7 +121,7 @@ async fn the_log_names_who_has_vanished_and_says_when_this_worker_is_fenced_and_
     link.set_reachable(false);
     eventually("it is fenced", || cut_off.state() == ServiceState::Fenced).await;
     eventually("it has vanished", || stays.members().members().len() == 1).await;
-    let vanished = warnings.having("has vanished");
+    let vanished = warnings.having("member lost: its lease expired");
     assert!(vanished.len() == 1 && vanished[0].contains("cut-off"), "{vanished:?}");
     for gone in [observer.departures(), stays.departures()] {
         assert_eq!(gone.iter().map(|gone| (gone.instance_id.as_str(), gone.vanished())).collect::<Vec<_>>(), [("cut-off", true)]);
@@ -132,4 +132,37 @@ async fn the_log_names_who_has_vanished_and_says_when_this_worker_is_fenced_and_
         let lines = warnings.having(part);
         assert!(lines.len() == times && lines[0].contains("cut-off"), "{part}: {lines:?}");
     }
+}
+
+/// Regression: it counted from when the worker noticed.
+#[tokio::test(start_paused = true)]
+async fn the_log_says_for_how_long_a_paused_worker_owned_nothing() {
+    let world = World::new();
+    let warnings = Warnings::default();
+    let _log = Registry::default().with(warnings.clone()).set_default();
+    let paused = world.joined("paused").await;
+    // No timer fires in between, as in a process that is stopped.
+    tokio::time::advance(4 * world.ttl).await;
+    eventually("it noticed", || warnings.having("fenced: this worker").len() == 1).await;
+    eventually("it is back", || paused.state() == ServiceState::Active).await;
+    let back = warnings.having("back: this worker");
+    let seconds = |line: &String| line.split("fenced_for=").nth(1)?.split_once("s ")?.0.parse::<f64>().ok();
+    let fenced_for = back.first().and_then(seconds).unwrap_or_default();
+    assert!(back.len() == 1 && (9.0..16.0).contains(&fenced_for), "its lease ended 3 s after a renewal: {back:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn members_that_stay_name_the_one_with_other_settings() {
+    let world = World::new();
+    let warnings = Warnings::default();
+    let _log = Registry::default().with(warnings.clone()).set_default();
+    let (stays, other) = (world.joined("stays").await, world.joined("other").await);
+    eventually("both are there", || [&stays, &other].iter().all(|one| one.members().members().len() == 2)).await;
+    let mut odd = policy();
+    odd.placement.slots = 64;
+    let odd = world.factory_of("odd", Arc::new(world.store.link()), odd).create("workers").expect("known");
+    odd.register_self().await.expect_err("it is refused");
+    eventually("both say so", || warnings.having("other members have other settings").len() == 2).await;
+    let named = warnings.having("other members have other settings");
+    assert!(named.iter().all(|line| line.contains("own nothing: [\"odd\"]; give all the same settings")), "{named:?}");
 }

@@ -16,7 +16,7 @@ use publish::FencedTime;
 use record::RecordUpdater;
 use shardwise_core::machine::{Action, ClaimInput, Input, Machine};
 use shardwise_core::{MemberState, Moment, ServiceState};
-use shardwise_discovery::{ClaimsStream, Discovery, Error, ErrorKind, Registration, WatchStream};
+use shardwise_discovery::{ClaimsStream, Discovery, Error, ErrorKind, LogThrottle, Registration, WatchStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinSet};
 use tracing::{Instrument, Span};
@@ -80,6 +80,8 @@ pub(crate) struct Driver {
     blind: bool,
     /// A member's record does not say what it serves, logged once until none is left.
     beside_older: bool,
+    /// Members that the group refuses because of their settings, by their ids.
+    other_settings: LogThrottle<String>,
     /// The time that this worker is fenced; `None` once it is active again.
     fenced: Option<FencedTime>,
     meters: Meters,
@@ -108,6 +110,7 @@ impl Driver {
             claims_complaint: None,
             blind: false,
             beside_older: false,
+            other_settings: LogThrottle::default(),
             fenced: None,
             meters,
             stage: Span::none(),

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
-use shardwise_core::View;
 use shardwise_core::machine::Input;
+use shardwise_core::{Member, MemberState, View};
 use shardwise_discovery::{Error, WatchEvent};
 
 use super::Driver;
@@ -13,6 +13,8 @@ use super::Driver;
 /// The most events of a watch processed at once; timers are checked in between.
 const BURST_MAX: usize = 256;
 const VANISHED_LOGGED: usize = 100;
+/// The most members that one line names.
+const OTHERS_NAMED: usize = 10;
 
 impl Driver {
     /// Merges this event with all that are available, so that a burst of changes is placed once, by the newest view.
@@ -49,6 +51,7 @@ impl Driver {
                 self.blind = false;
                 self.warn_of_older(&snapshot.view);
                 self.warn_of_vanished(&snapshot.view);
+                self.warn_of_other_settings(&snapshot.view);
                 Some(Input::Viewed { view: snapshot.view, proven: snapshot.proven })
             }
             Ok(WatchEvent::Proven(at)) => {
@@ -70,10 +73,31 @@ impl Driver {
         let gone = self.membership.departures.on_view(view);
         let vanished: Vec<_> = gone.iter().filter(|gone| gone.vanished() && gone.instance_id != self.membership.instance_id).collect();
         for gone in vanished.iter().take(VANISHED_LOGGED) {
-            tracing::warn!(policy = %self.membership.policy.name, instance = ?gone.instance_id, "a member has vanished: its lease ended without its leaving");
+            tracing::warn!(policy = %self.membership.policy.name, instance = ?gone.instance_id, "member lost: its lease expired and it had not deregistered");
         }
         if let Some(more) = vanished.len().checked_sub(VANISHED_LOGGED).filter(|more| *more > 0) {
-            tracing::warn!(policy = %self.membership.policy.name, more, "more members have vanished with these");
+            tracing::warn!(policy = %self.membership.policy.name, more, "more members were lost with these");
+        }
+    }
+
+    /// Warns of members that the group refuses because of their settings. Instances of another fleet list no fingerprint and are not meant.
+    fn warn_of_other_settings(&self, view: &View) {
+        let Some(group) = view.group_fingerprint() else { return };
+        // A worker that is refused itself logs its own refusal.
+        if view.member(&self.membership.instance_id).is_none_or(|me| !me.fingerprints.contains(&group)) {
+            return;
+        }
+        let is_refused = |member: &&Member| {
+            member.state != MemberState::Away && !member.fingerprints.is_empty() && !member.fingerprints.contains(&group)
+        };
+        let refused: Vec<_> = view.members().iter().filter(is_refused).map(|member| member.instance_id.as_str()).collect();
+        let Some(named) = refused.get(..refused.len().min(OTHERS_NAMED)).filter(|named| !named.is_empty()) else { return };
+        let named = format!("{named:?}");
+        if self.other_settings.another(named.clone()).is_some() {
+            tracing::warn!(
+                policy = %self.membership.policy.name, count = refused.len(),
+                "other members have other settings and own nothing: {named}; give all the same settings"
+            );
         }
     }
 

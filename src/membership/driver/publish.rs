@@ -28,7 +28,7 @@ impl Driver {
                 "the backend is out of reach: this worker keeps what it has, and others may do the same work"
             );
         }
-        self.warn_of_fencing(ownership.state());
+        self.warn_of_fencing(&published, ownership.state());
         self.warn_of_refusal(&published, &ownership);
         if ownership.state() != before {
             tracing::info!(policy = %self.membership.policy.name, instance = %self.membership.instance_id, from = %before, to = %ownership.state(), "state");
@@ -69,12 +69,14 @@ impl Driver {
         }
     }
 
-    fn warn_of_fencing(&mut self, now: ServiceState) {
+    fn warn_of_fencing(&mut self, before: &Ownership, now: ServiceState) {
         let (policy, instance) = (&self.membership.policy.name, &self.membership.instance_id);
         match now {
             ServiceState::Fenced if self.fenced.is_none() => {
-                let since = self.membership.clock.now();
-                self.fenced = Some(FencedTime { since, word_at: since.plus(STILL_FENCED_EVERY) });
+                let noticed = self.membership.clock.now();
+                // A worker that was paused notices late that its ownership has ended.
+                let since = before.deadline().map_or(noticed, |deadline| deadline.min(noticed));
+                self.fenced = Some(FencedTime { since, word_at: noticed.plus(STILL_FENCED_EVERY) });
                 tracing::warn!(%policy, ?instance, "fenced: this worker lost its lease or its view of the group and owns nothing; it joins again");
             }
             ServiceState::Active => {

@@ -86,7 +86,8 @@ impl Driver {
     pub(super) fn reclaim(&mut self, count: u64) {
         tracing::info!(
             policy = %self.membership.policy.name, instance = %self.membership.instance_id,
-            "others hold what this worker is to own, because it did not claim it for a while, or they still work on it: it asks for it"
+            "other workers hold slots or names of this worker's share, because it did not claim them in time or work on them has not \
+             ended; this worker asks for them back"
         );
         self.registration.member.reclaims = count;
         let Some(mut registration) = self.wanted_record() else { return };
@@ -162,7 +163,7 @@ impl Driver {
         if is_spared {
             tracing::warn!(
                 policy = %self.membership.policy.name, instance = %self.membership.instance_id,
-                "the worker fails, and keeps its share, because fewer than half of the group, or than min_members, would stay active: something that all share may have failed"
+                "the worker fails, and keeps its share, because fewer than half of the group, or than min_members, would stay active: check what the workers have in common"
             );
         }
     }
