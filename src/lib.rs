@@ -46,8 +46,8 @@
 //!
 //! # TLS
 //!
-//! `consul`, `etcd`, `nats`, `postgres` and `valkey` speak TLS through rustls with ring, configured by the backend itself. The default provider
-//! of the process (`rustls::crypto::CryptoProvider`) is neither needed nor set: a program may have none, or aws-lc.
+//! `consul`, `etcd`, `nats`, `postgres` and `valkey` speak TLS through rustls with ring, configured by the backend itself. The default
+//! provider of the process (`rustls::crypto::CryptoProvider`) is neither needed nor set: a program may have none, or aws-lc.
 
 // A module imports only from those above it in this list; `tests/workspace/layering.rs` checks that.
 //
@@ -60,7 +60,7 @@
 // - `work`: User code that runs under ownership: guards, tasks for keys and slots, singletons, daemons and timers.
 // - `requests`: Requests to members, answered by handlers that the worker registers, and the one channel on which they travel.
 // - `messages`: Typed messages to the holder of a name: a singleton, reached from every member.
-// - `operate`: Operators' actions on a group from outside: observe it, drain members, confirm a loss, end an absence, take an epoch; and requests without joining.
+// - `operate`: Operators' actions on a group from outside (observe, drain, confirm a loss, take an epoch), and requests without joining.
 // - `factory`: Creates and shares one service per policy name: backends, services and operators' calls by policy.
 // - `testing`: For your own tests: services with a chosen share, and a whole fleet in one process on paused time (feature `testing`).
 mod backend;

@@ -22,8 +22,8 @@ impl ShardingService {
         counted(membership, membership.read(|ownership, now| ownership.fence_at(key, now)))
     }
 
-    /// Starts work on `key`; [`NotHeld`] if the key is not mine. Under exclusive ownership it counts as in flight while the guard lives: the
-    /// slot moves to another member only once the guard is dropped or, with `on_drain_timeout = "release"`, once `drain_timeout` has
+    /// Starts work on `key`; [`NotHeld`] if the key is not mine. Under exclusive ownership it counts as in flight while the guard lives:
+    /// the slot moves to another member only once the guard is dropped or, with `on_drain_timeout = "release"`, once `drain_timeout` has
     /// passed. Under eventual ownership the guard only shows whether and when the key is lost, and no member waits for it.
     pub fn enter<K: ShardKey + ?Sized>(&self, key: &K) -> Result<Guard, NotHeld> {
         let context = &self.membership().ownership_context;
@@ -36,8 +36,8 @@ impl ShardingService {
         counted(context, enter_claim(context, &Resource::Slot(slot)))
     }
 
-    /// Runs `work` on `key`, and drops it unfinished with [`NotHeld`] if it has to stop: when the key is lost or, under exclusive ownership,
-    /// when the slot goes to another member and `drain_timeout` has passed.
+    /// Runs `work` on `key`, and drops it unfinished with [`NotHeld`] if it has to stop: when the key is lost or, under exclusive
+    /// ownership, when the slot goes to another member and `drain_timeout` has passed.
     ///
     /// Dropped work stops at its next await; anything that it has started elsewhere continues. So put the fence into your writes.
     pub async fn run_exclusive<K: ShardKey + ?Sized, T>(&self, key: &K, work: impl Future<Output = T>) -> Result<T, NotHeld> {

@@ -23,7 +23,7 @@ pub const PERIOD_LEAST: Duration = Duration::from_secs(1);
 /// The longest period of a timer.
 pub const PERIOD_MOST: Duration = Duration::from_hours(24 * 366);
 /// The pause before a read or a write without an answer is retried.
-const AGAIN: Duration = Duration::from_millis(200);
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// The time of day may jump, so it is read at least this often.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
@@ -128,8 +128,15 @@ impl Timer {
         let (work_context, job) = (NamedWorkContext::of(&self.service), Arc::new(job));
         let (book, schedule, clock) = (self.book.clone(), self.schedule, work_context.context.clock.clone());
         let work = move |tenure: Tenure| {
-            let timer_holder =
-                TimerHolder { book: book.clone(), schedule, clock: clock.clone(), tenure, job: Arc::clone(&job), over: 0, warned: false };
+            let timer_holder = TimerHolder {
+                book: book.clone(),
+                schedule,
+                clock: clock.clone(),
+                tenure,
+                job: Arc::clone(&job),
+                last_ended_ms: 0,
+                warned: false,
+            };
             timer_holder.run()
         };
         Run::spawn(|stop| NamedRunner::new(work_context, self.name.clone(), stop, work).run())
@@ -146,8 +153,8 @@ struct TimerHolder<F> {
     clock: Clock,
     tenure: Tenure,
     job: Arc<F>,
-    /// When the last job ended: periods that had started by then are skipped.
-    over: u64,
+    /// When the last job ended, by the wall clock, in milliseconds: periods that had started by then are skipped.
+    last_ended_ms: u64,
     /// Whether the warning that the note is ahead was logged.
     warned: bool,
 }
@@ -175,7 +182,7 @@ where
             };
             let (now, last_due) = (self.now(), last.fired.due_ms);
             let running = self.schedule.at(now);
-            let is_due = running.due_ms <= now && running.due_ms > last_due && running.due_ms > self.over;
+            let is_due = running.due_ms <= now && running.due_ms > last_due && running.due_ms > self.last_ended_ms;
             if is_due {
                 known = self.fire(running, last.version).await?;
                 continue;
@@ -221,7 +228,7 @@ where
             Ok(Err(error)) => tracing::error!(%name, period = number, %error, "a timer's job failed; the next period goes on"),
             Err(_) => tracing::error!(%name, period = number, "a timer's job panicked; the next period goes on"),
         }
-        self.over = self.now();
+        self.last_ended_ms = self.now();
         Ok(Some(LastFired { fired, version }))
     }
 
@@ -241,7 +248,7 @@ where
             match call().await {
                 Ok(answer) => return Ok(answer),
                 Err(error) if error.is_retryable() && !self.tenure.cancel().is_cancelled() => {
-                    wait(self.tenure.cancel(), AGAIN).await;
+                    wait(self.tenure.cancel(), RETRY_PAUSE).await;
                 }
                 Err(error) => return Err(error.into()),
             }

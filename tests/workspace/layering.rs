@@ -176,11 +176,15 @@ fn left_out(package: &Package) -> Vec<&'static str> {
 fn every_published_manifest_is_complete() {
     let metadata = metadata();
     let published = metadata.workspace_packages().into_iter().filter(|package| package.publish.as_ref().is_none_or(|to| !to.is_empty()));
+    let incomplete = published.map(|package| (package, left_out(package))).filter(|(_, what)| !what.is_empty());
     let incomplete: Vec<_> =
-        published.map(|package| (package.name.as_str(), left_out(package))).filter(|(_, what)| !what.is_empty()).collect();
-    assert!(incomplete.is_empty(), "{incomplete:?}");
+        incomplete.map(|(package, what)| format!("add to Cargo.toml of {}: {}", package.name, what.join(", "))).collect();
+    assert!(incomplete.is_empty(), "{}; or set publish = false", incomplete.join("\n"));
     let versions: Vec<_> = metadata.workspace_packages().into_iter().map(|package| package.rust_version.clone()).collect();
-    assert!(versions.windows(2).all(|pair| pair[0] == pair[1]), "one rust-version for all: {versions:?}");
+    assert!(
+        versions.windows(2).all(|pair| pair[0] == pair[1]),
+        "write rust-version.workspace = true in each Cargo.toml, so that all are one: {versions:?}"
+    );
 }
 
 /// The modules of the library, lowest first (ADR 41). A module imports only from those before it.

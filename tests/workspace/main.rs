@@ -2,9 +2,11 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests; what cannot be read should stop them")]
 
-mod circles;
+mod comments;
 mod dependencies;
+mod import_cycles;
 mod imports;
 mod layering;
 mod metrics_page;
 mod names;
+mod tables;

@@ -1,7 +1,7 @@
 //! One name, one type: no type of the workspace has the name of another one, so that a name in a review, a log or a search means one thing.
 //!
-//! What counts are the types that the crates, the examples, the fuzz targets and the tasks of `xtask` declare; tests and benchmarks may give
-//! their helpers any name.
+//! What counts are the types that the crates, the examples, the fuzz targets and the tasks of `xtask` declare; tests and benchmarks may
+//! give their helpers any name.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -1,6 +1,6 @@
-//! The step `examples`: a few run at once, because they wait for leases most of their time. Most examples show something and end. Those whose workers share keys run as two processes in two terminals, with
-//! a real server or a file, and without their server; those that write to a server run with it. `crates/cli/tests/clients/monitors.rs` has
-//! more of the alert monitor.
+//! The step `examples`: a few run at once, because they wait for leases most of their time. Most examples show something and end. Those
+//! whose workers share keys run as two processes in two terminals, with a real server or a file, and without their server; those that write
+//! to a server run with it. `crates/cli/tests/clients/monitors.rs` has more of the alert monitor.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::path::Path;

@@ -130,7 +130,8 @@ fn check(log: &StepLog<'_>, features: &str) -> Result<(), TaskFailure> {
     log.run(command).map(|_| ())
 }
 
-/// `cargo` with these arguments, where a warning about one of our crates is an error. With `RUSTFLAGS` it would compile the dependencies anew.
+/// `cargo` with these arguments, where a warning about one of our crates is an error. With `RUSTFLAGS` it would compile the dependencies
+/// anew.
 fn strict(log: &StepLog<'_>, arguments: &[&str]) -> Result<Command, TaskFailure> {
     let rustc = log.context.scratch("strict-rustc");
     files::write(&rustc, STRICT_RUSTC)?;

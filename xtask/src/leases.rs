@@ -1,5 +1,5 @@
-//! `cargo xtask bench leases`: the program `crates/cli/benches/leases` and the client's benchmark in Python print their figures; this judges
-//! them and writes the page.
+//! `cargo xtask bench leases`: the program `crates/cli/benches/leases` and the client's benchmark in Python print their figures; this
+//! judges them and writes the page.
 
 use std::process::Command;
 

@@ -25,6 +25,8 @@ const CONTACT_MARGIN: Duration = Duration::from_millis(100);
 /// The longest lock delay that Consul keeps; it cuts a longer one short without a word.
 pub(crate) const LOCK_DELAY_MAX: Duration = Duration::from_mins(1);
 
+/// Consul's words for a missing right, without their first letter, so that either case matches.
+pub(crate) const PERMISSION_DENIED: &str = "ermission denied";
 /// Rights that Consul may find missing.
 const READ_NODES: &str = "node:read (node_prefix \"\")";
 pub(crate) const WRITE_KEYS: &str = "key:write (key_prefix \"shardwise/\")";
@@ -281,7 +283,7 @@ impl Client {
         Err(match answer.status {
             200 => return Ok(answer),
             _ if has("ACL not found") => Failure::BadToken { said },
-            _ if has("ermission denied") => self.no_right(right, said),
+            _ if has(PERMISSION_DENIED) => self.no_right(right, said),
             401 | 403 => self.no_right(right, said),
             400 if has("HTTP request to an HTTPS server") => Failure::TlsOnly { at },
             500 if has("No path to datacenter") => Failure::NoDatacenter { datacenter: self.datacenter.clone().unwrap_or_default(), said },

@@ -146,8 +146,9 @@ impl Claims for ConsulBackend {
 }
 
 /// Renews at the agent, then has the servers confirm the registration. The renewal alone is not enough: an agent accepts it even when
-/// it has lost its servers. What counts is the start of the renewal, the earlier of the two, since the agent's timer begins there. Of a member
-/// that claims the servers are asked for its session, and what counts is when they were asked, since the session's lock delay begins later.
+/// it has lost its servers. What counts is the start of the renewal, the earlier of the two, since the agent's timer begins there. Of a
+/// member that claims the servers are asked for its session, and what counts is when they were asked, since the session's lock delay begins
+/// later.
 async fn renew(registrar: &Registrar, record_id: &RecordId) -> error::Result<Grant> {
     let client = &registrar.client;
     let lost = |why| Failure::Lost { instance_id: record_id.instance_id.clone(), why };

@@ -28,6 +28,8 @@ const WAIT_SHORTEST: Duration = Duration::from_millis(20);
 /// and one that changes rarely at once.
 const BURST: u32 = 20;
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// What a failure says it was doing.
+const READING_CLAIMS: &str = "reading claims";
 
 /// The most watches that one [`ConsulBackend`](crate::ConsulBackend) and its clones serve at a time.
 pub const WATCHERS_MAX: usize = 16_384;
@@ -160,7 +162,7 @@ impl BlockingQuery for ClaimsQuery {
     type Shown = ClaimTable;
 
     async fn wait(&self, group: &GroupName, index: u64, wait: Duration) -> Result<(u64, Moment)> {
-        let listed = self.registrar.client.keys(&keys::prefix(group), Some((index, wait))).await?;
+        let listed = self.registrar.client.keys(READING_CLAIMS, &keys::prefix(group), Some((index, wait))).await?;
         Ok((listed.index, listed.started))
     }
 
@@ -169,10 +171,10 @@ impl BlockingQuery for ClaimsQuery {
         let begun = Instant::now();
         let prefix = keys::prefix(group);
         let client = &self.registrar.client;
-        let mut listed = client.keys(&prefix, None).await?;
+        let mut listed = client.keys(READING_CLAIMS, &prefix, None).await?;
         if listed.found.is_none() {
             client.may_see_keys(&prefix).await?;
-            listed = client.keys(&prefix, None).await?;
+            listed = client.keys(READING_CLAIMS, &prefix, None).await?;
         }
         let Listed { started, index, found } = listed;
         let (table, damaged) = match found {

@@ -8,7 +8,7 @@ use reqwest::Method;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::api::{Listed, READ_KEYS, WRITE_KEYS, says};
+use crate::api::{Listed, PERMISSION_DENIED, READ_KEYS, WRITE_KEYS, says};
 use crate::client::{Client, ConsulResponse};
 use crate::error::Result;
 use crate::names::segment;
@@ -81,7 +81,8 @@ impl Client {
     /// Up to [`OPERATIONS_MAX`] operations, all or none.
     pub(crate) async fn txn(&self, what: &'static str, operations: &[Value]) -> Result<Txn> {
         let answer = self.call(what, Method::PUT, &self.at("/v1/txn", &[]), Some(Value::from(operations).to_string())).await?;
-        if answer.status == 409 && says(&answer, "ermission denied") {
+        // If this token may not write the keys, the answer has the status of one whose conditions do not hold. Only its text differs.
+        if answer.status == 409 && says(&answer, PERMISSION_DENIED) {
             return Err(self.no_right(WRITE_KEYS, "Permission denied".to_owned()));
         }
         if answer.status == 409 {
@@ -102,13 +103,18 @@ impl Client {
         Ok(stored.into_iter().next())
     }
 
-    /// The keys with this prefix, which ends with a slash; `None` if there are none, or none that this token may see. With `wait` it answers
-    /// once the index is another one or the time is over, and then with little: the names up to the next slash.
-    pub(crate) async fn keys(&self, prefix: &str, wait: Option<(u64, Duration)>) -> Result<Listed<Option<ConsulResponse>>> {
+    /// The keys with this prefix, which ends with a slash; `None` if there are none, or none that this token may see. With `wait` it
+    /// answers once the index is another one or the time is over, and then with little: the names up to the next slash.
+    pub(crate) async fn keys(
+        &self,
+        what: &'static str,
+        prefix: &str,
+        wait: Option<(u64, Duration)>,
+    ) -> Result<Listed<Option<ConsulResponse>>> {
         let waiting = wait.map(|(index, wait)| format!("index={index}&wait={}ms", wait.as_millis()));
         let parts = waiting.as_deref().map_or(vec!["recurse", "consistent"], |wait| vec!["keys", "separator=/", "consistent", wait]);
         let started = self.clock.now();
-        let answer = self.get("reading claims", &self.at(&path(prefix), &parts), wait.map(|(_, wait)| wait)).await?;
+        let answer = self.get(what, &self.at(&path(prefix), &parts), wait.map(|(_, wait)| wait)).await?;
         let none = answer.status == 404;
         let answer = if none { answer } else { self.checked(answer, READ_KEYS)? };
         Ok(Listed { started, index: self.index_of(&answer, READ_KEYS)?, found: (!none).then_some(answer) })

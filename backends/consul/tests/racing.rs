@@ -98,7 +98,8 @@ async fn a_rival_on_another_agent_is_known_as_alive_after_its_ttl() {
     assert!(begun.elapsed() >= TTL, "before that it may be dead");
 }
 
-/// The lock of an id is one for all groups. Two members of equal incarnations took it from each other, and one replaced the other's service.
+/// The lock of an id is one for all groups. Two members of equal incarnations took it from each other, and one replaced the other's
+/// service.
 #[tokio::test]
 async fn members_of_two_groups_with_one_id_and_equal_incarnations_keep_their_records() {
     let consul = Consul::single().await.unwrap();

@@ -94,8 +94,9 @@ impl Discovery for LocalBackend {
 
     async fn renew(&self, record_id: &RecordId, ttl: Duration) -> Result<Grant> {
         let (client, record_id) = (Arc::clone(&self.client), record_id.clone());
-        // A task, so that a caller who gives up in the middle, here or after the limit of a call, does not leave a renewal behind that came
-        // too late and was never looked at. The pool lets one through at a time and the others wait for a limited time.
+        // It runs in a task, which goes on if the caller gives up or the time limit of the call passes: after the write, `renew` must still
+        // check whether the renewal came too late, and undo it. Few such tasks pile up: the pool has one connection for writes, and a task
+        // waits for it for a limited time.
         let task = tokio::spawn(async move {
             let store = client.bounded(client.store()).await?;
             let answer = renew(&store, &record_id, ttl).await;

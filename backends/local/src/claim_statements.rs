@@ -180,8 +180,8 @@ impl OpenStore {
         Ok((FromRow::from_row(&row)?, FromRow::from_row(&row)?))
     }
 
-    /// Deletes the group's dead records, and with them their claims. Answers when to look again: when the next of the living ends, unless it
-    /// is renewed.
+    /// Deletes the group's dead records, and with them their claims. Answers when to look again: when the next of the living ends, unless
+    /// it is renewed.
     pub(crate) async fn bury(&self, connection: &mut SqliteConnection, group: &GroupName, now: Moment) -> sqlx::Result<Option<Moment>> {
         let (mut next, mut dead) = self.ends(connection, group, now).await?;
         if dead && self.reap(group, now).await {

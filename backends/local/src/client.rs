@@ -32,7 +32,8 @@ const APPLICATION_ID: i64 = 0x7368_7764;
 /// The version of the schema that a program has to know to use the file. Additions that it may leave alone do not raise it, so that
 /// programs of both kinds share a file in any order; they are found by their tables.
 const SCHEMA_VERSION: i64 = 1;
-/// A file has seen so many of these. Those behind the first are additions to version 1.
+/// The scripts that make the tables, in order. Which of them a file has had is found by its tables, because those after the first add to
+/// version 1 of the schema and do not raise its number.
 pub(crate) const SCRIPTS: [&str; 3] = [
     include_str!("../migrations/0001_members.sql"),
     include_str!("../migrations/0002_claims.sql"),
@@ -200,8 +201,9 @@ impl Client {
         let seen = self.look(&mut connection).await?;
         self.switch_to_wal(&mut connection).await?;
         if seen < SCRIPTS.len() || highest > 0 {
-            // The only transaction of several statements: the first worker of a file makes it, and the others wait. Where it fails the pool
-            // goes with its connection, on which the driver counts on if SQLite has rolled back by itself (a full disk, an I/O error).
+            // The only transaction of several statements: the first worker that uses a file runs it, and the others wait. If it fails, the
+            // caller drops the pool with this connection. It must not be used again: SQLite rolls back by itself on a full disk or an I/O
+            // error, and the driver would still believe that it is inside the transaction.
             let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
             self.migrate(&mut transaction).await?;
             if highest > 0 {

@@ -1,8 +1,8 @@
 #![doc = include_str!("../docs.md")]
 //!
 //! Inside: `config` is the setting and `kind` reads it, `store_file` checks the file before SQLite opens it, `client` opens it and keeps it
-//! open as an `open_store`; `statements` holds all SQL of members, `claim_statements` that of claims; `backend` is the contract, `claims` its
-//! second part, `notes` its third with their SQL; `poller` follows groups; `error` has all failures. No SQL outside these.
+//! open as an `open_store`; `statements` holds all SQL of members, `claim_statements` that of claims; `backend` is the contract, `claims`
+//! its second part, `notes` its third with their SQL; `poller` follows groups; `error` has all failures. No SQL outside these.
 
 mod backend;
 mod boot;

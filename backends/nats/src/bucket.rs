@@ -59,7 +59,7 @@ fn wrong(settings: &StreamSettings, subjects: &str, is_clustered: bool) -> Optio
     } else if evicts {
         "forgets the oldest messages at its limit; set discard to new (nats stream edit --discard=new)"
     } else if settings.deny_purge {
-        "denies purges, so markers of what is gone would be kept for ever; recreate it, or name another one in discovery.nats.bucket"
+        "denies purges, so markers of what is gone would be kept indefinitely; recreate it, or name another one in discovery.nats.bucket"
     } else if is_clustered && *num_replicas < 3 {
         let what = if *num_replicas == 1 { "one replica" } else { "two replicas" };
         return Some(format!("has {what} in a cluster, so one server that fails stops all; set three (nats stream edit --replicas=3)"));

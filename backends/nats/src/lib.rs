@@ -1,13 +1,13 @@
 #![doc = include_str!("../docs.md")]
 //!
 //! Inside: `config` has the settings and `kind` reads them, `dial` those of connections, `connection` one connection, `certificates` why a
-//! server hung up on TLS, `refusals` which rights were missing, `answers` whether its server does its work, `client` the present one and its
-//! requests, `jetstream` the requests and answers of JetStream's API with its `api_errors`, `bucket` what a bucket must be. `names` says where
-//! everything stands, `messages` how it is written. `backend` is the contract: `registrar` has the calls of members and `records` what others
-//! see of them, `claims` its second part, `notes` its third; `handle` is what they and the tasks share. `observer` reads a group through a
-//! `consumer` into a `mirror`, and buries silent members with `burials`; `writes` knows how this process's own writes went, `feeds` hands what
-//! was read to the watches. `history` notices that the stream was replaced; `status` follows the keys of another fleet, which `status_keys`
-//! names; `error` has all failures.
+//! server hung up on TLS, `refusals` which rights were missing, `answers` whether its server does its work, `client` the present one and
+//! its requests, `jetstream` the requests and answers of JetStream's API with its `api_errors`, `bucket` what a bucket must be. `names`
+//! says where everything stands, `messages` how it is written. `backend` is the contract: `registrar` has the calls of members and
+//! `records` what others see of them, `claims` its second part, `notes` its third; `handle` is what they and the tasks share. `observer`
+//! reads a group through a `consumer` into a `mirror`, and buries silent members with `burials`; `writes` knows how this process's own
+//! writes went, `feeds` hands what was read to the watches. `history` notices that the stream was replaced; `status` follows the keys of
+//! another fleet, which `status_keys` names; `error` has all failures.
 
 mod answers;
 mod api_errors;

@@ -113,7 +113,7 @@ impl GroupObserver {
 
     async fn try_round(&mut self, client: &Client, group: &FollowedGroup, begun: Moment) -> PgResult<()> {
         self.registered = group.mine();
-        self.tell_mine(group.needed(), begun);
+        self.report_own_members(group.needed(), begun);
         if self.must_write(client, begun) {
             self.probe(client).await?;
         }
@@ -122,7 +122,7 @@ impl GroupObserver {
         let head = self.read(client, group).await?;
         self.show(client, group, &head, begun)?;
         let now = client.clock.now();
-        self.tell_waits(group, now);
+        self.report_waits(group, now);
         if interrupted != self.interrupted {
             self.interrupted = interrupted;
             self.silence.step(now, SilenceInput::Interrupted);
@@ -135,7 +135,7 @@ impl GroupObserver {
         self.bury(client, group, burials).await
     }
 
-    fn tell_mine(&mut self, needs: ObserverNeeds<i64>, now: Moment) {
+    fn report_own_members(&mut self, needs: ObserverNeeds<i64>, now: Moment) {
         if needs.mine != self.known_needs.mine {
             self.silence.step(now, SilenceInput::Mine(needs.mine.clone()));
             // With the first member its rights matter, and the log says so.
@@ -146,7 +146,7 @@ impl GroupObserver {
     }
 
     /// The records for whose end this process waits. One that is not there has ended.
-    fn tell_waits(&mut self, group: &FollowedGroup, now: Moment) {
+    fn report_waits(&mut self, group: &FollowedGroup, now: Moment) {
         let records = self.known_needs.waits.iter().filter_map(|life| self.mirror.record_of_life(&group.name, *life));
         let waits: Vec<_> = records.map(|seen| (seen.record, seen.ttl)).collect();
         if waits != self.known_waits {
@@ -172,9 +172,12 @@ impl GroupObserver {
             Err(failure @ Failure::Forbidden { .. }) => {
                 self.may_bury = false;
                 if self.known_needs.mine.is_empty() {
-                    tracing::debug!(%failure, "this process may not write, so it buries no member");
+                    tracing::debug!(%failure, "this process may not write, so it evicts no silent member");
                 } else {
-                    tracing::warn!(%failure, "this process buries no silent member; where no process does, dead members stay for ever");
+                    tracing::warn!(
+                        %failure,
+                        "this process has no right to evict silent members; if no process has it, dead members stay in the group"
+                    );
                 }
                 Ok(())
             }
@@ -306,11 +309,12 @@ impl GroupObserver {
             match client.run(CallTurn::MayWait, sql).await {
                 Ok(answers) if answers.last().is_empty() => {}
                 Ok(answers) => {
-                    tracing::info!(group = %group.name, members = answers.last().len(), "buried members that had been silent for their TTL");
+                    let evicted = answers.last().len();
+                    tracing::info!(group = %group.name, members = evicted, "evicted members whose heartbeats stopped for their TTL");
                 }
                 Err(failure) if failure.is_outage() => return Err(failure),
                 // The group can be read all the same, and the next write tries again.
-                Err(failure) => tracing::warn!(group = %group.name, %failure, "silent members are not buried yet"),
+                Err(failure) => tracing::warn!(group = %group.name, %failure, "silent members are not evicted yet"),
             }
             // Refused or not: what is there now says which.
             expect_news(group);

@@ -41,8 +41,8 @@ pub struct ValkeyBackend {
 }
 
 impl ValkeyBackend {
-    /// Checks the settings and reads the certificates. The server is contacted by the first call that needs it, and again by the next one if
-    /// that failed.
+    /// Checks the settings and reads the certificates. The server is contacted by the first call that needs it, and again by the next one
+    /// if that failed.
     ///
     /// # Errors
     /// [`ErrorKind::Misconfigured`](shardwise_discovery::ErrorKind::Misconfigured), naming the setting and what is wrong with it.

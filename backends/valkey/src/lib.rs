@@ -1,10 +1,10 @@
 #![doc = include_str!("../docs.md")]
 //!
-//! Inside: `config` has the settings and `kind` reads them, `address` reads addresses, `dial` says why there is no connection, `sentinel` finds
-//! the primary, `connection` is one connection and `client` the one in use. The scripts are in `lua/`, with their texts and answers in
-//! `scripts`; `keys` says where things stand. `backend` is the contract, `notes` its third part. `reader` follows a group by a `subscription`
-//! to its `news` over its `mirror`, for the watches. `foreign` looks for the keys of another fleet, which `member_keys` names; `error` has all
-//! failures.
+//! Inside: `config` has the settings and `kind` reads them, `address` reads addresses, `dial` says why there is no connection, `sentinel`
+//! finds the primary, `connection` is one connection and `client` the one in use. The scripts are in `lua/`, with their texts and answers
+//! in `scripts`; `keys` says where things stand. `backend` is the contract, `notes` its third part. `reader` follows a group by a
+//! `subscription` to its `news` over its `mirror`, for the watches. `foreign` looks for the keys of another fleet, which `member_keys`
+//! names; `error` has all failures.
 
 mod address;
 mod backend;

@@ -42,7 +42,8 @@ pub fn connect_options(url: &str, parameters: &[&str]) -> Result<PgConnectOption
     Ok(options.disable_statement_logging())
 }
 
-/// Whether a file can be read that a parameter names. The connection reads it each time; its failure would look like a server's that is away.
+/// Whether a file can be read that a parameter names. The connection reads it each time; its failure would look like a server's that is
+/// away.
 fn try_file(value: &str) -> io::Result<()> {
     let spaced = value.replace('+', " ");
     let path = percent_decode_str(&spaced).decode_utf8_lossy();

@@ -23,7 +23,8 @@ pub enum ErrorKind {
     Denied,
     /// The store has no outbox yet, or one of another schema.
     Schema,
-    /// Commits that the store had confirmed to this publisher are gone: a standby that lagged has taken over, or an older copy was restored.
+    /// Commits that the store had confirmed to this publisher are gone: a standby that lagged has taken over, or an older copy was
+    /// restored.
     LostCommits,
     /// Live publishers of this outbox use another number of slots.
     OtherSlots,

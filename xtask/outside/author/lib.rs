@@ -1,4 +1,4 @@
-//! A backend by somebody else, as small as one can be: the workers of one machine meet in a folder. Each group is a file of JSON, changed
+//! A third party's backend, as small as one can be: the workers of one machine meet in a folder. Each group is a file of JSON, changed
 //! under a lock. The page "Write a backend" explains it; `cargo xtask test --only author` builds it as a separate package and runs the
 //! conformance suites over it.
 
@@ -102,8 +102,8 @@ impl FolderStore {
         path
     }
 
-    /// Runs `change` on the group as of now, and writes it back if that has changed it. Nothing is awaited once the lock is held: a call that
-    /// is dropped was not carried out, and none is carried out late.
+    /// Runs `change` on the group as of now, and writes it back if that has changed it. Nothing is awaited once the lock is held: a call
+    /// that is dropped was not carried out, and none is carried out late.
     async fn with<T>(
         &self,
         operation: &'static str,

@@ -1,4 +1,5 @@
-//! Owners whose work is taken over, after SIGKILL, during SIGSTOP or while they write on (`crates/fencing/tests/databases/progress_torture`).
+//! Owners whose work is taken over, after SIGKILL, during SIGSTOP or while they write on
+//! (`crates/fencing/tests/databases/progress_torture`).
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Requests between worker processes on real backends (`tests/servers/requests`): thousands under faults, thousands of sessions, restarts of
-//! every member, and kills of owners.
+//! Requests between worker processes on real backends (`tests/servers/requests`): thousands under faults, thousands of sessions, restarts
+//! of every member, and kills of owners.
 
 use std::time::Duration;
 

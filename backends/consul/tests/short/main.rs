@@ -1,5 +1,5 @@
-//! Claims from a scripted Consul, notes, and Consul's own service: each of these tests takes seconds and needs no process of its own, so they
-//! are one binary.
+//! Claims from a scripted Consul, notes, and Consul's own service: each of these tests takes seconds and needs no process of its own, so
+//! they are one binary.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
 

@@ -39,14 +39,14 @@ impl BucketObserver {
             return Err(Failure::Replaced);
         }
         let now = client.clock.now();
-        self.hand_in_members(group, now);
+        self.report_own_members(group, now);
         self.take_foreign();
         let is_proven = self.catch_up(group);
         if self.is_caught_up {
-            self.hand_in_seen(handle, group, now);
-            self.hand_in_waits(now);
+            self.report_seen(handle, group, now);
+            self.report_waits(now);
             self.show(client, group, is_proven, now)?;
-            self.hand_in_writes(handle, group, now);
+            self.report_writes(handle, group, now);
             self.finish_half_buried(handle, group, now);
             self.sweep(handle, now);
         }
@@ -56,7 +56,7 @@ impl BucketObserver {
         Ok(())
     }
 
-    fn hand_in_members(&mut self, group: &BucketGroup, now: Moment) {
+    fn report_own_members(&mut self, group: &BucketGroup, now: Moment) {
         let needs = group.needed();
         if needs.mine != self.known_needs.mine {
             self.silence.step(now, SilenceInput::Mine(needs.mine.clone()));
@@ -82,7 +82,7 @@ impl BucketObserver {
     }
 
     /// Hands on what was seen of records and beats.
-    fn hand_in_seen(&mut self, handle: &BucketHandle, group: &BucketGroup, now: Moment) {
+    fn report_seen(&mut self, handle: &BucketHandle, group: &BucketGroup, now: Moment) {
         let beats = std::mem::take(&mut self.beats);
         let has_ended = beats.iter().any(|id| self.mirror.seen(&group.name, id).is_none());
         if self.changed.members || has_ended {
@@ -107,7 +107,7 @@ impl BucketObserver {
     }
 
     /// The records for whose end this process waits; without those whose end was seen.
-    fn hand_in_waits(&mut self, now: Moment) {
+    fn report_waits(&mut self, now: Moment) {
         let waits = self.known_needs.waits.iter().filter(|awaited| !self.mirror.has_ended(&awaited.record.instance_id, awaited.life));
         let waits: Vec<(RecordId, Duration)> = waits.map(|awaited| (awaited.record.clone(), awaited.ttl)).collect();
         if waits != self.known_waits {
@@ -164,7 +164,7 @@ impl BucketObserver {
     }
 
     /// Hands on how this process's writes went, and begins the burials that follow.
-    fn hand_in_writes(&mut self, handle: &Arc<BucketHandle>, group: &BucketGroup, now: Moment) {
+    fn report_writes(&mut self, handle: &Arc<BucketHandle>, group: &BucketGroup, now: Moment) {
         let interrupted = group.extra.interrupted();
         if interrupted != self.interrupted {
             self.interrupted = interrupted;
@@ -337,15 +337,15 @@ impl BucketObserver {
                     self.beats.insert(id.clone());
                 }
                 if is_buried {
-                    tracing::info!(group = %group.name, member = %id, "buried a member that had been silent for its TTL");
+                    tracing::info!(group = %group.name, member = %id, "evicted a member whose heartbeats stopped for its TTL");
                 }
             }
             Err(Failure::Forbidden { why }) => {
                 self.rights.may_bury = false;
-                tracing::debug!(why, "this process may not write there, so it buries no member");
+                tracing::debug!(why, "this process may not write there, so it evicts no silent member");
             }
             // The next write tries again.
-            Err(failure) => tracing::debug!(group = %group.name, member = %id, %failure, "a silent member is not buried yet"),
+            Err(failure) => tracing::debug!(group = %group.name, member = %id, %failure, "a silent member is not evicted yet"),
         }
     }
 }

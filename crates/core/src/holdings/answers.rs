@@ -43,7 +43,7 @@ impl Holdings {
             self.changes += 1;
             actions.push(ClaimAction::Gained(gained));
         }
-        self.let_go(now, actions);
+        self.drain_or_resume(now, actions);
         self.keep_up(now, actions);
     }
 

@@ -18,7 +18,7 @@ impl Holdings {
     }
 
     /// Starts draining what is held and not wanted, and resumes serving what is wanted again and whose work was not yet cancelled.
-    pub(super) fn let_go(&mut self, now: Moment, actions: &mut Vec<ClaimAction>) {
+    pub(super) fn drain_or_resume(&mut self, now: Moment, actions: &mut Vec<ClaimAction>) {
         let (mut drained, mut kept) = (Vec::new(), Vec::new());
         for (resource, entry) in &mut self.entries {
             let Some(hold) = &mut entry.hold else { continue };

@@ -22,7 +22,7 @@ impl Holdings {
     /// Acquires what another member holds, if the last such call failed and no other is due: the answer shows whether this member can
     /// acquire again. It would not find out otherwise, because what others hold is not acquired.
     pub(crate) fn probe(&mut self, now: Moment, held_by_another: &Resource, actions: &mut Vec<ClaimAction>) {
-        if self.open && !self.can_acquire() && self.acquiring.is_free(now) && self.acquirable().next().is_none() {
+        if self.is_store_open && !self.can_acquire() && self.acquiring.is_free(now) && self.acquirable().next().is_none() {
             self.acquire(vec![held_by_another.clone()], actions);
         }
     }

@@ -90,8 +90,9 @@ pub struct Holdings {
     me: Holder,
     entered: bool,
     store: store::StoreState,
-    /// The record is in the backend and the store of claims is known.
-    open: bool,
+    /// Whether calls may acquire and release: the record is in the backend, and the store of claims was read since. False again while the
+    /// store must be read anew; it stays accepted meanwhile.
+    is_store_open: bool,
     /// What this member wants, holds or has asked for.
     entries: BTreeMap<Resource, ResourceEntry>,
     /// The last epoch under which each resource served. It outlives the resource's entry, or else an epoch could serve twice.
@@ -119,7 +120,7 @@ impl Holdings {
             me,
             entered: false,
             store: store::StoreState::NONE,
-            open: false,
+            is_store_open: false,
             entries: BTreeMap::new(),
             served: BTreeMap::new(),
             others: BTreeMap::new(),
@@ -212,8 +213,8 @@ impl Holdings {
         self.changes
     }
 
-    /// Whether the record is in the backend and the store of claims is known and accepted.
-    pub const fn is_open(&self) -> bool {
+    /// Whether the store of claims was accepted since the record was created.
+    pub const fn is_store_accepted(&self) -> bool {
         self.store.accepted
     }
 
@@ -223,15 +224,15 @@ impl Holdings {
         self.keep_up(now, actions);
     }
 
-    /// The store is open: acquiring may start.
+    /// The store was accepted: calls may acquire and release.
     fn open(&mut self, now: Moment, actions: &mut Vec<ClaimAction>) {
-        self.open = true;
+        self.is_store_open = true;
         self.keep_up(now, actions);
     }
 
     /// The lease has expired: nothing serves any more, and answers to calls under way are ignored.
     pub fn fence(&mut self) {
-        (self.entered, self.open, self.store.accepted, self.store.refused) = (false, false, false, None);
+        (self.entered, self.is_store_open, self.store.accepted, self.store.refused) = (false, false, false, None);
         self.changes += 1;
         self.orphan_all();
         (self.acquiring, self.releasing, self.store.call) = (PendingCall::IDLE, PendingCall::IDLE, PendingCall::IDLE);
@@ -276,7 +277,7 @@ impl Holdings {
         for resource in wanted {
             self.entries.entry(resource).or_default().wanted = true;
         }
-        self.let_go(now, actions);
+        self.drain_or_resume(now, actions);
         self.keep_up(now, actions);
     }
 
@@ -291,12 +292,12 @@ impl Holdings {
             Phase::Draining { until, idle: false, cancelled: false } => Some(until),
             _ => None,
         });
-        let again = (self.open && self.acquiring.in_flight.is_none()).then(|| {
+        let again = (self.is_store_open && self.acquiring.in_flight.is_none()).then(|| {
             let due = self.acquirable().map(|(_, entry)| entry.not_before.unwrap_or(Moment::ZERO)).min();
             due.map(|due| due.max(self.acquiring.not_before))
         });
-        let gives = self.open && self.releasing.in_flight.is_none() && self.has_to_release();
-        let opens = (self.entered && !self.open && self.store.call.in_flight.is_none()).then_some(self.store.call.not_before);
+        let gives = self.is_store_open && self.releasing.in_flight.is_none() && self.has_to_release();
+        let opens = (self.entered && !self.is_store_open && self.store.call.in_flight.is_none()).then_some(self.store.call.not_before);
         drains.min().into_iter().chain(opens).chain(again.flatten()).chain(gives.then_some(self.releasing.not_before)).min()
     }
 
@@ -306,11 +307,13 @@ impl Holdings {
         wanted.filter(|(resource, _)| !self.others.contains_key(*resource))
     }
 
+    /// Starts everything that is due: cancels work past its drain timeout, opens the store, releases what has drained, and acquires what is
+    /// wanted and free. It changes nothing if nothing is due, so every input ends with it.
     fn keep_up(&mut self, now: Moment, actions: &mut Vec<ClaimAction>) {
         self.entries.retain(|_, entry| !entry.is_blank());
         self.end_drains(now, actions);
         self.ask_for_store(now, actions);
-        if !self.open {
+        if !self.is_store_open {
             return;
         }
         self.find_orphans();

@@ -97,7 +97,7 @@ impl Holdings {
 
     /// The backend says that its store is not the one that was asked: open it again.
     pub(super) fn reopen(&mut self) {
-        self.open = false;
+        self.is_store_open = false;
     }
 
     pub(super) fn note_granted(&mut self, epoch: Epoch) {
@@ -113,7 +113,7 @@ impl Holdings {
 
     /// Opens the store if it is needed and not known.
     pub(super) fn ask_for_store(&mut self, now: Moment, actions: &mut Vec<ClaimAction>) {
-        if self.entered && !self.open && self.store.call.is_free(now) {
+        if self.entered && !self.is_store_open && self.store.call.is_free(now) {
             let attempt = self.next_attempt();
             self.store.call.in_flight = Some(attempt);
             actions.push(ClaimAction::OpenStore { attempt });

@@ -20,6 +20,16 @@ use crate::{
     Resource, ServiceState, SlotSet, VersionRule, View,
 };
 
+/// Whether a member can claim.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum ClaimReadiness {
+    Ready,
+    /// The store of claims was not read yet.
+    NotYet,
+    /// It cannot until the cause is fixed.
+    Refused(MemberRefusal),
+}
+
 /// The claims of a member, and what readers see of them.
 #[derive(Debug)]
 pub(super) struct ClaimState {
@@ -36,7 +46,7 @@ pub(super) struct ClaimState {
     /// The other way round: what others hold in this member's place.
     reclaims: Reclaims,
     /// The wanted set has changed since it was last passed to `holdings`.
-    stale: bool,
+    wanted_changed: bool,
     /// The version rule, and the assignments that follow from it in the present group.
     version_rule: VersionRule,
     rolling: Option<RollingUpgrade>,
@@ -69,7 +79,7 @@ impl ClaimState {
             stood_in: BTreeSet::new(),
             unclaimed: Unclaimed::default(),
             reclaims: Reclaims::default(),
-            stale: false,
+            wanted_changed: false,
             version_rule: policy.version_rule,
             rolling: None,
             successions: 0,
@@ -102,7 +112,7 @@ impl ClaimState {
     /// Sets what should be held: what the placement gives or, under a version rule, what follows from it. Returns what is held.
     pub(super) fn want(&mut self, now: Moment, placed: &Arc<SlotSet>, cause: Cause) -> HeldShare {
         let slots = self.rolling.as_ref().map_or_else(|| Arc::clone(placed), |rolling| Arc::new(rolling.slots()));
-        if self.wanted != slots || std::mem::take(&mut self.stale) {
+        if self.wanted != slots || std::mem::take(&mut self.wanted_changed) {
             (self.wanted, self.cause) = (slots, cause);
             self.want_all(now);
         }
@@ -125,7 +135,7 @@ impl ClaimState {
     fn place_anew(&mut self, view: &Arc<View>, placer: &Arc<Placer>, me: &InstanceId) {
         self.unclaimed.start_over();
         self.reclaims.start_over();
-        self.stale |= !self.stood_in.is_empty();
+        self.wanted_changed |= !self.stood_in.is_empty();
         self.stood_in.clear();
         self.rolling = RollingUpgrade::of(self.version_rule, view, placer, me, &self.names);
         self.recompute_succession();
@@ -157,15 +167,15 @@ impl ClaimState {
         self.recompute_succession();
         let slots = self.rolling.as_ref().map(RollingUpgrade::slots);
         if let Some(slots) = slots.filter(|slots| *self.wanted != *slots) {
-            (self.wanted, self.stale) = (Arc::new(slots), true);
+            (self.wanted, self.wanted_changed) = (Arc::new(slots), true);
         }
-        if std::mem::take(&mut self.stale) {
+        if std::mem::take(&mut self.wanted_changed) {
             self.want_all(now);
         }
     }
 
     fn want_names(&mut self, names: BTreeSet<ClaimName>) {
-        self.stale |= names != self.wanted_names;
+        self.wanted_changed |= names != self.wanted_names;
         self.wanted_names = names;
     }
 
@@ -175,7 +185,7 @@ impl ClaimState {
 
     /// This member has no names until it is in the group again.
     pub(super) fn suspend_names(&mut self) {
-        self.stale |= !self.wanted_names.is_empty() || !self.stood_in.is_empty();
+        self.wanted_changed |= !self.wanted_names.is_empty() || !self.stood_in.is_empty();
         self.wanted_names.clear();
         self.stood_in.clear();
         (self.placed_at, self.rolling) = (None, None);
@@ -225,13 +235,13 @@ impl ClaimState {
         self.held.clone()
     }
 
-    /// The reason why this member cannot take part, or `None` if it cannot take part yet.
-    pub(super) fn standing(&self) -> Result<(), Option<MemberRefusal>> {
+    /// Whether this member can claim, as far as the store of claims is known.
+    pub(super) fn readiness(&self) -> ClaimReadiness {
         match self.holdings.refusal() {
-            Some(StoreRefusal::Denied(message)) => Err(Some(MemberRefusal::Backend { message: Arc::clone(message) })),
-            Some(other) => Err(Some(MemberRefusal::Store(other.clone()))),
-            None if self.holdings.is_open() => Ok(()),
-            None => Err(None),
+            Some(StoreRefusal::Denied(message)) => ClaimReadiness::Refused(MemberRefusal::Backend { message: Arc::clone(message) }),
+            Some(other) => ClaimReadiness::Refused(MemberRefusal::Store(other.clone())),
+            None if self.holdings.is_store_accepted() => ClaimReadiness::Ready,
+            None => ClaimReadiness::NotYet,
         }
     }
 
@@ -268,7 +278,7 @@ impl Machine {
 
     pub(super) fn claims_wake_at(&self) -> Option<Moment> {
         let claiming = self.claiming.as_ref()?;
-        let looks = self.looks() && claiming.holdings.is_open();
+        let looks = self.looks() && claiming.holdings.is_store_accepted();
         let look = looks.then(|| claiming.unclaimed.next_look(self.lease.ttl()));
         claiming.holdings.wake_at().into_iter().chain(look).min()
     }
@@ -282,9 +292,9 @@ impl Machine {
 
     pub(super) fn claims(&mut self, now: Moment, input: ClaimInput, actions: &mut Vec<Action>) {
         let Some(claiming) = &mut self.claiming else { return };
-        let standing = claiming.standing();
+        let readiness = claiming.readiness();
         claiming.take(now, input);
-        if claiming.standing() != standing {
+        if claiming.readiness() != readiness {
             self.reconsider(now, actions);
         }
     }

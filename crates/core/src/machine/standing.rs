@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::claiming::ClaimState;
+use super::claiming::{ClaimReadiness, ClaimState};
 use super::{Action, Machine, MemberRefusal, OtherWork};
 use crate::ownership::HeldShare;
 use crate::{Cause, Fingerprint, Member, MemberState, Moment, Ownership, Placer, ServiceState, TooManyPoints, View};
@@ -88,10 +88,10 @@ impl Machine {
         match view.member(&self.me.instance_id) {
             _ if !self.lease.is_seen() => Standing::Unknown,
             Some(me) if mine(me) && !view.belongs(me) => self.stranger(view, me),
-            Some(me) if mine(me) => match self.claiming.as_ref().map(ClaimState::standing) {
-                None | Some(Ok(())) => self.serve(group),
-                Some(Err(None)) => Standing::Unknown,
-                Some(Err(Some(refusal))) => Standing::Refused(refusal),
+            Some(me) if mine(me) => match self.claiming.as_ref().map(ClaimState::readiness) {
+                None | Some(ClaimReadiness::Ready) => self.serve(group),
+                Some(ClaimReadiness::NotYet) => Standing::Unknown,
+                Some(ClaimReadiness::Refused(refusal)) => Standing::Refused(refusal),
             },
             // The view is older than the registration, which takes the former incarnation's place.
             Some(former) if former.state == MemberState::Away => Standing::Unknown,

@@ -245,7 +245,8 @@ pub async fn claims_05_what_is_released_is_free_at_once(scope: &Scope) {
     assert_eq!(scope.read().await.len(), 200, "a release that is repeated changes nothing");
 }
 
-/// A release in another member's or another incarnation's name, or under the epoch of a former acquisition, changes nothing and is no error.
+/// A release in another member's or another incarnation's name, or under the epoch of a former acquisition, changes nothing and is no
+/// error.
 pub async fn claims_05_no_member_releases_what_is_not_theirs(scope: &Scope) {
     let (a, b) = (scope.claimant("a", 1).await, scope.claimant("b", 2).await);
     let _alive = scope.keep_alive(&[&a, &b]);

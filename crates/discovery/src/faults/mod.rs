@@ -105,8 +105,8 @@ impl Faults {
         with(&self.state, |state| state.rates = rates);
     }
 
-    /// How many faults there were so far, by kind: `FailBefore` for [`FaultRates::fail_before`] and so on. `ExecuteAfterAnother` are those of
-    /// `ExecuteLate` that were carried out after their caller had asked again.
+    /// How many faults there were so far, by kind: `FailBefore` for [`FaultRates::fail_before`] and so on. `ExecuteAfterAnother` are those
+    /// of `ExecuteLate` that were carried out after their caller had asked again.
     pub fn happened(&self) -> BTreeMap<&'static str, u64> {
         with(&self.state, |state| state.happened.clone())
     }

@@ -99,7 +99,7 @@ impl<T: Watched> Feed<T> {
         self.group_state.news.borrow().proven < newest
     }
 
-    /// Whether a proof of `now` is news to anybody: a newcomer waits, a failure is over, or the pace wants it. For a source that
+    /// Whether a proof of `now` is needed by a watch: a newcomer waits, a failure is over, or the pace wants it. For a source that
     /// reads more often than that.
     pub fn wants_proof(&self, now: Moment) -> bool {
         let Some(pace) = self.pace() else { return false };

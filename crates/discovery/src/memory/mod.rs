@@ -59,8 +59,9 @@ impl MemoryBackend {
         Self { reachable: Arc::new(AtomicBool::new(true)), ..self.clone() }
     }
 
-    /// The same connection, over which each renewal stalls for `stall()` before it is carried out, and again before it is found whether that
-    /// was too late, as a stopped process or a busy disk has it. A renewal goes on, in a task of tokio, after its caller has given it up.
+    /// The same connection, over which each renewal stalls for `stall()` before it is carried out, and again before it is found whether
+    /// that was too late, as a stopped process or a busy disk has it. A renewal goes on, in a task of tokio, after its caller has given it
+    /// up.
     #[must_use]
     pub fn stalling(self, stall: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
         Self { stall: Some(Arc::new(stall)), ..self }
@@ -273,8 +274,8 @@ impl Notes for MemoryBackend {
     }
 }
 
-/// As a store in a file has it: the record is compared with a moment read before, and afterwards the clock is read again. A renewal that was
-/// carried out too late is undone, and nothing that was written after it.
+/// As a store in a file has it: the record is compared with a moment read before, and afterwards the clock is read again. A renewal that
+/// was carried out too late is undone, and nothing that was written after it.
 async fn renew(backend: &MemoryBackend, record_id: &RecordId, ttl: Duration) -> Result<Grant> {
     if backend.stall.is_none() {
         return in_steps(backend, record_id, ttl).await;

@@ -1,5 +1,5 @@
-//! A bare rdkafka producer, with the guarantees of our sink: idempotent, acknowledged by all replicas, by key. It reads rows of our table in
-//! order, marks nothing, and has no fence.
+//! A bare rdkafka producer, with the guarantees of our sink: idempotent, acknowledged by all replicas, by key. It reads rows of our table
+//! in order, marks nothing, and has no fence.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

@@ -21,7 +21,7 @@ pub(super) async fn all<H: StoreHarness, F: Future<Output = H>>(fresh: &impl Fn(
 }
 
 fn ann() -> Signature {
-    Signature::new("ann", "the broker is mended").unwrap()
+    Signature::new("ann", "the broker is fixed").unwrap()
 }
 
 /// `a` has three events: the first is delivered, the second is parked, the third is delivered. Returns their sequences.
@@ -60,7 +60,7 @@ async fn what_is_set_aside_is_sent_again_as_the_newest(harness: &impl StoreHarne
     assert_eq!((event.sequence, event.replayed), (again, Some(parked)), "what it had first stays");
     let audit = dead.audit(10).await.unwrap();
     let lines: Vec<_> = audit.iter().map(|e| (&*e.who, &*e.action, &*e.event, &*e.key, e.sequence, e.events, &*e.why)).collect();
-    let line = |sequence| ("ann", "replay", "a-2", "order/a", sequence, 1, "the broker is mended");
+    let line = |sequence| ("ann", "replay", "a-2", "order/a", sequence, 1, "the broker is fixed");
     assert_eq!(lines, [line(newest), line(parked)]);
 }
 

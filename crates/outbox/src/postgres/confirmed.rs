@@ -10,9 +10,9 @@ use crate::AggregateId;
 use crate::store::sql::{StatementError, done_through, millis};
 use crate::store::{HeadUpdate, Hold, Outcome};
 
-/// $1 aggregates, $2 sequences, $3 ids (or NULL), $4 whether it was marked, $5 slots and $6 epochs under which it was read, $7 whether it was to be
-/// marked, $8 until when its row is kept, in milliseconds since 1970 (or NULL), $9 keys. Returns the events that are missing, different, or not
-/// marked; the head of `history` says how deleted ones are accounted for.
+/// $1 aggregates, $2 sequences, $3 ids (or NULL), $4 whether it was marked, $5 slots and $6 epochs under which it was read, $7 whether it
+/// was to be marked, $8 until when its row is kept, in milliseconds since 1970 (or NULL), $9 keys. Returns the events that are missing,
+/// different, or not marked; the head of `history` says how deleted ones are accounted for.
 const EVENTS: &str = concat!(
     "SELECT g.key, g.seq
     FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::boolean[], $5::bigint[], $6::bigint[], $7::boolean[], $8::bigint[], $9::text[])

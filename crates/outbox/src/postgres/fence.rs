@@ -61,9 +61,9 @@ const TOUCH: &str = concat!(
     "), (SELECT schema_version FROM outbox_meta)"
 );
 
-/// From schema 7 on: notes a number that was drawn. Returns whether the next number is not above a noted one, as in a copy without the values of
-/// sequence objects; then the floor is unset, and every event refused. A number is read behind the snapshot, so it is not below what others
-/// have noted.
+/// From schema 7 on: notes a number that was drawn. Returns whether the next number is not above a noted one, as in a copy without the
+/// values of sequence objects; then the floor is unset, and every event refused. A number is read behind the snapshot, so it is not below
+/// what others have noted.
 const NOTE_NUMBER: &str = concat!(
     "WITH drawn AS MATERIALIZED (
         SELECT f.last_value + ",

@@ -19,8 +19,8 @@ const SLOTS_MAX: u32 = 1_024;
 const BEYOND: &str = "
     SELECT hash_from FROM outbox_slot WHERE incarnation = $1 AND slot >= $3 AND hash_to >= $2 ORDER BY slot OFFSET $4 LIMIT 1";
 
-/// Whether any publisher has anything to read; $1 the longest wait a retry can have, in milliseconds. Without it a publisher would visit each
-/// of its slots at every poll, and usually everything is on the writers' list.
+/// Whether any publisher has anything to read; $1 the longest wait a retry can have, in milliseconds. Without it a publisher would visit
+/// each of its slots at every poll, and usually everything is on the writers' list.
 const ANY: &str = "
     SELECT EXISTS (SELECT 1 FROM outbox_head WHERE ready ORDER BY hash LIMIT 1)
         OR EXISTS (SELECT 1 FROM outbox_head WHERE waiting AND retry_at <= statement_timestamp() ORDER BY retry_at LIMIT 1)

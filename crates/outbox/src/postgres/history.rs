@@ -13,8 +13,8 @@
 //! Sequences jump, so no number says that an event was there. An event that was read exists if its row does. If the row does not, the event
 //! was delivered and deleted: then its aggregate is done up to it or beyond, by a mark of this publisher whose answer was lost or of the
 //! slot's next holder. If the aggregate does not exist, it was forgotten, as it is when all is delivered: then numbers were drawn up to the
-//! event's, and either this publisher had asked to mark the event, or the slot has another holder or epoch, because only its holder can have
-//! delivered the event.
+//! event's, and either this publisher had asked to mark the event, or the slot has another holder or epoch, because only its holder can
+//! have delivered the event.
 //!
 //! The number alone proves little: the log has a sequence object up to 32 numbers ahead, so a standby that lagged may have "drawn" the
 //! number of an event that it never received. Therefore the row of an event that was marked and has to be kept must be there, while its
@@ -22,9 +22,9 @@
 //!
 //! Not detected, all within one interval between touches:
 //! - the loss of a writer's transaction that no publisher has read;
-//! - the loss of an event with its mark, if nothing else of its aggregate was pending, its number is among the up to 32, and delivered events
-//!   are not kept (`retention` 0, or over by half) or the slot has another holder. No later event has the lost number, so consumers refuse
-//!   nothing;
+//! - the loss of an event with its mark, if nothing else of its aggregate was pending, its number is among the up to 32, and delivered
+//!   events are not kept (`retention` 0, or over by half) or the slot has another holder. No later event has the lost number, so consumers
+//!   refuse nothing;
 //! - the loss of an event behind whose number the next holder of its slot has marked others of the same aggregate before this publisher
 //!   compares, which takes a TTL.
 

@@ -19,8 +19,8 @@ pub(super) type ListPlace = (i64, AggregateId);
 
 pub(super) const BEGINNING: ListPlace = (i64::MIN, i64::MIN);
 
-/// Where the next reading continues. A number may be visible later than a higher one of another aggregate, so the place is good for one lap:
-/// each begins at the beginning. While more is written than delivered no lap ends, so one begins anew now and then.
+/// Where the next reading continues. A number may be visible later than a higher one of another aggregate, so the place is good for one
+/// lap: each begins at the beginning. While more is written than delivered no lap ends, so one begins anew now and then.
 #[derive(Debug, Clone)]
 pub(super) struct ListCursor(Arc<Mutex<CursorState>>);
 
@@ -35,7 +35,7 @@ struct CursorState {
     /// How many keys the next reading begins with.
     first_page: usize,
     /// How often the end was passed since something was read.
-    barren: u32,
+    empty_laps: u32,
     /// The highest number that was seen, and what it was some time ago. What has a lower number than that is old.
     highest: i64,
     earlier: (Instant, i64),
@@ -52,7 +52,7 @@ impl Default for ListCursor {
             has_moved: false,
             turn: 0,
             first_page: KEYS,
-            barren: 0,
+            empty_laps: 0,
             highest: i64::MIN,
             earlier,
             old_through: i64::MIN,
@@ -105,8 +105,8 @@ impl ListCursor {
         let mut state = self.state();
         state.after = after;
         state.highest = state.highest.max(highest);
-        state.barren = if found { 0 } else { state.barren.saturating_add(passed_end.into()) };
-        state.barren < 2
+        state.empty_laps = if found { 0 } else { state.empty_laps.saturating_add(passed_end.into()) };
+        state.empty_laps < 2
     }
 
     /// Whether it is time to move so many aggregates to the publishers' list.

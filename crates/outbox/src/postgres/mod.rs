@@ -1,8 +1,21 @@
 //! The PostgreSQL store (13 and newer): an outbox inside the application's own database, for publishers on any number of machines.
 //!
-//! An aggregate has a row that writers lock. One with trouble, or with more events than one reading takes, has a second row, which publishers
-//! lock, so that no publisher waits for a writer (docs/adr/0021 and 0056).
-//! All times are the database's.
+//! An aggregate has a row that writers lock. One with trouble, or with more events than one reading takes, has a second row, which
+//! publishers lock, so that no publisher waits for a writer (docs/adr/0021 and 0056). All times are the database's.
+//!
+//! The words of this module's comments:
+//!
+//! - *head*: the first pending event of an aggregate. Failures and retries are those of the head. Comments on statements also call a row of
+//!   `outbox_head` a head.
+//! - *writers' row*: the aggregate's row in `outbox_aggregate`. Its key gets its `id` there, and each of its writers locks it.
+//! - *writers' list*: the writers' rows with `last_seq <> drained_seq`. A writer puts its aggregate there. Publishers read the list by
+//!   number, compute the hashes, and take what is in their slots.
+//! - *publishers' row*: the aggregate's row in `outbox_head`: its hash, how far it is delivered (`done_seq`), and the failures of its head.
+//!   Only publishers write it. An aggregate gets one by a failure, a backlog or a parked event, and keeps it.
+//! - *publishers' list*: the publishers' rows that are `listed`. Publishers read them by hash, in the ranges of their slots.
+//! - *handed over*: moved from the writers' list to the publishers' list, because its publisher does not read it or has not caught up.
+//! - *struck off*: taken off both lists, because everything is delivered. The next writer puts the aggregate back on the writers' list.
+//! - *forgotten*: struck off without a publishers' row, by deleting the writers' row (docs/adr/0057). The next writer inserts it anew.
 //!
 #![doc = include_str!("../../postgres.md")]
 
@@ -204,8 +217,8 @@ impl PostgresStore {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Settings`] if a number is too high; [`ErrorKind::Schema`] while a subscription brings rows into the outbox; those of the
-    /// database.
+    /// [`ErrorKind::Settings`] if a number is too high; [`ErrorKind::Schema`] while a subscription brings rows into the outbox; those of
+    /// the database.
     pub async fn restored(&self, epoch_above: u64, sequence_above: u64) -> Result<RestoreResult> {
         restored::restored(self, epoch_above, sequence_above).await
     }

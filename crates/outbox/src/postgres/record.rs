@@ -47,12 +47,12 @@ macro_rules! short_of_a_deadlock {
 }
 pub(super) use short_of_a_deadlock;
 
-/// $5 sequences, $6 hashes or NULL, $7 whether no later event was read. Returns how many aggregates it changed. One with everything delivered
-/// is struck off, unless a writer holds its row: then more events may follow. `outbox_strike` looks for later events behind the lock in a new
-/// snapshot, because a writer that came and went meanwhile has left no new version of its row. Each other one is put on the publishers' list, or its row there is moved on. A late or repeated call is
-/// harmless: it strikes off again what has nothing pending, and `outbox_place` looks, behind the fence, at what was already applied. Each
-/// outcome of a current hold changes at most one aggregate, so their number shows whether any was fenced. LATERAL forces one lookup for each
-/// aggregate. Public for the test that reads the plan.
+/// $5 sequences, $6 hashes or NULL, $7 whether no later event was read. Returns how many aggregates it changed. One with everything
+/// delivered is struck off, unless a writer holds its row: then more events may follow. `outbox_strike` looks for later events behind the
+/// lock in a new snapshot, because a writer that came and went meanwhile has left no new version of its row. Each other one is put on the
+/// publishers' list, or its row there is moved on. A late or repeated call is harmless: it strikes off again what has nothing pending, and
+/// `outbox_place` looks, behind the fence, at what was already applied. Each outcome of a current hold changes at most one aggregate, so
+/// their number shows whether any was fenced. LATERAL forces one lookup for each aggregate. Public for the test that reads the plan.
 pub const MARK: &str = concat!(
     under_the_fence!("through, hash, is_last", "$5::bigint[], $6::bigint[], $7::boolean[]"),
     ", patience AS MATERIALIZED (SELECT ",

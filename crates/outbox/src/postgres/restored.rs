@@ -2,8 +2,8 @@
 //! on is above the floor, of keys with an aggregate and of others. A repetition changes only epochs.
 //!
 //! The same for a copy by logical replication, whose floor is unset while rows come. Pending events keep their numbers: each is above its
-//! aggregate's `done_seq` and is sent in its place. An event at or below `done_seq` counts as delivered; a copy has none that is not, because
-//! its writers are refused from the first copied row until this has run behind the last one.
+//! aggregate's `done_seq` and is sent in its place. An event at or below `done_seq` counts as delivered; a copy has none that is not,
+//! because its writers are refused from the first copied row until this has run behind the last one.
 
 use sqlx::{Connection, PgConnection};
 
@@ -23,8 +23,8 @@ const CARRIER: &str =
 /// $1 epoch.
 const LIFT_SLOTS: &str = "UPDATE outbox_slot SET incarnation = NULL, epoch = 1 + greatest(epoch, $1)";
 
-/// The highest sequence in the outbox: of its events, and of what writers and publishers noted (a column that schema 6 lacks). In a copy without the values of sequence
-/// objects the next number would not be above it, and the trigger refuses such numbers.
+/// The highest sequence in the outbox: of its events, and of what writers and publishers noted (a column that schema 6 lacks). In a copy
+/// without the values of sequence objects the next number would not be above it, and the trigger refuses such numbers.
 const HIGHEST: &str = "SELECT greatest(
         (SELECT max(last_seq) FROM outbox_aggregate),
         (SELECT max(done_seq) FROM outbox_head),
@@ -43,9 +43,8 @@ const LIFT_FLOOR: &str = concat!(
     " < $1"
 );
 
-/// The subscriptions that bring rows into the outbox: those that are enabled, and those that still apply a transaction, whose rows `HIGHEST`
-/// would not see. Of `pg_subscription` everyone may read these columns, but on PostgreSQL 13 not
-/// its `oid`.
+/// The subscriptions that bring rows into the outbox: those that are enabled, and those that still apply a transaction, whose rows
+/// `HIGHEST` would not see. Of `pg_subscription` everyone may read these columns, but on PostgreSQL 13 not its `oid`.
 const SUBSCRIPTIONS: &str = "SELECT string_agg(DISTINCT p.subname::text, ', ')
     FROM pg_subscription_rel AS r
     JOIN pg_stat_subscription AS s ON s.subid = r.srsubid

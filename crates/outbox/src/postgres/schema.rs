@@ -31,8 +31,9 @@ const SERVER_MIN: i32 = 130_000;
 /// Prevents concurrent migrations, because two processes that create the same table disturb each other. The lock's number is arbitrary.
 const ONE_AT_A_TIME: &str = "SELECT pg_advisory_xact_lock(7738157320411812468)";
 
-/// Brings the schema up to date; several processes may do so at once. Step 6 waits for the transactions that use the outbox at that moment, for
-/// minutes if need be. Steps 6 and 7 fail while a publisher of an earlier version is alive: then the schema stays half migrated, and all go on.
+/// Brings the schema up to date; several processes may do so at once. Step 6 waits for the transactions that use the outbox at that moment,
+/// for minutes if need be. Steps 6 and 7 fail while a publisher of an earlier version is alive: then the schema stays half migrated, and
+/// all go on.
 pub(super) async fn migrate(conn: &mut PgConnection) -> Result<(), StatementError> {
     require_server(conn).await?;
     for migration in &MIGRATIONS {

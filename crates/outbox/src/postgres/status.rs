@@ -77,9 +77,9 @@ const FREE: &str = concat!(
 /// $1 how many. The database cannot compute the hashes of these.
 const WRITERS_KEYS: &str = concat!("SELECT i.aggregate, i.key FROM (", writers_list!("$1"), ") AS i");
 
-/// $1 how many aggregates to visit, and how many events to count, $2 aggregates of the writers' list and $3 their hashes. Counts events in slots
-/// that no live publisher holds, if any publisher is alive: the ranges of free slots are looked up in the index by hash. Events that wait
-/// for a retry are not in that index.
+/// $1 how many aggregates to visit, and how many events to count, $2 aggregates of the writers' list and $3 their hashes. Counts events in
+/// slots that no live publisher holds, if any publisher is alive: the ranges of free slots are looked up in the index by hash. Events that
+/// wait for a retry are not in that index.
 const UNPUBLISHED: &str = concat!(
     "WITH free AS MATERIALIZED (SELECT s.hash_from, s.hash_to FROM outbox_slot AS s WHERE s.incarnation IS NULL OR NOT EXISTS (
         SELECT 1 FROM outbox_publisher AS p WHERE p.incarnation = s.incarnation AND ",
@@ -103,11 +103,11 @@ const UNPUBLISHED: &str = concat!(
 );
 const ANY_ALIVE: &str = concat!("SELECT EXISTS (SELECT 1 FROM outbox_publisher AS p WHERE ", alive!("p"), ")");
 
-/// $1 how many aggregates of each kind to visit, and how many events of each kind to count. Heads whose hash is NULL are pending too. Listed
-/// aggregates that have nothing to send count in no sum.
+/// $1 how many aggregates of each kind to visit, and how many events of each kind to count. Heads whose hash is NULL are pending too.
+/// Listed aggregates that have nothing to send count in no sum.
 ///
-/// Returns the pending events of aggregates that are ready, also on the writers' list, that wait for a retry, and that are blocked; the age of the oldest head; and
-/// how many aggregates were visited, how many of them blocked, and how many events are parked.
+/// Returns the pending events of aggregates that are ready, also on the writers' list, that wait for a retry, and that are blocked; the age
+/// of the oldest head; and how many aggregates were visited, how many of them blocked, and how many events are parked.
 const BACKLOG: &str = concat!(
     "WITH waiting AS MATERIALIZED (
         (SELECT h.aggregate, h.done_seq FROM outbox_head AS h WHERE h.ready ORDER BY h.hash, h.aggregate LIMIT $1) UNION ALL

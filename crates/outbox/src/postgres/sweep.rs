@@ -36,8 +36,8 @@ const OLD_BEYOND: &str = "SELECT coalesce(bool_or(p.created_at < statement_times
         SELECT created_at FROM outbox WHERE position >= $1::bigint + 1 + div((o.last - $1)::numeric * g.n, $3)::bigint ORDER BY position LIMIT 1
     ) AS p";
 
-/// $1 aggregate, $2 aggregates to visit, $3 rows at most. Each aggregate that has rows is one seek. Pending rows are not visited, however many
-/// there are.
+/// $1 aggregate, $2 aggregates to visit, $3 rows at most. Each aggregate that has rows is one seek. Pending rows are not visited, however
+/// many there are.
 const DELIVERED: &str = concat!(
     "WITH RECURSIVE present AS (
         (SELECT aggregate FROM outbox WHERE aggregate > $1 ORDER BY aggregate LIMIT 1)

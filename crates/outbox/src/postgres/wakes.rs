@@ -28,8 +28,8 @@ const CHANNEL: &str = "SELECT 'shardwise_outbox_' || 'outbox_meta'::regclass::oi
 /// Draws a number, but not without the right to answer it later: writers would notify in vain. Returns what was last answered, too.
 const ANNOUNCE: &str = "SELECT CASE WHEN has_sequence_privilege('outbox_woken', 'UPDATE') THEN nextval('outbox_asleep') END, w.last_value
     FROM outbox_woken AS w";
-/// The highest number answered is not below the announced one: after a restored dump, whose sequence objects are not of one moment. Set back
-/// too far, it costs writers needless notifications until the next one is answered.
+/// The highest number answered is not below the announced one: after a restored dump, whose sequence objects are not of one moment. Set
+/// back too far, it costs writers needless notifications until the next one is answered.
 const SET_BACK: &str = "SELECT setval('outbox_woken', $1::bigint - 1) FROM outbox_woken WHERE last_value >= $1";
 /// A transaction's own number, above those of all transactions that may have read the sequence objects before. The upper end of a snapshot
 /// would not do: it is only above the last transaction that has ended.

@@ -1,5 +1,5 @@
-//! The writers' list: aggregates that a writer has listed since they were last struck off. A publisher reads them by number and computes their
-//! hashes itself; only what fails, or has more behind it, gets a row of the publishers' (docs/adr/0056-writers-list.md).
+//! The writers' list: aggregates that a writer has listed since they were last struck off. A publisher reads them by number and computes
+//! their hashes itself; only what fails, or has more behind it, gets a row of the publishers' (docs/adr/0056-writers-list.md).
 //!
 //! An aggregate with such a row is delivered as far as `done_seq` there says, one without as far as `drained_seq` says. While the row is
 //! listed, the aggregate is read by its hash, and nothing of it is read here.
@@ -22,8 +22,8 @@ use crate::store::{FetchRequest, Hold, PublisherRegistration};
 pub(super) const KEYS: usize = 1_000;
 const PAGES: usize = 10;
 
-/// How far the aggregate `$of` is delivered, one lookup in each table. One without a row is forgotten, and all of its events are delivered; but
-/// not where rows have come without their aggregates, as by logical replication: then the floor is not set.
+/// How far the aggregate `$of` is delivered, one lookup in each table. One without a row is forgotten, and all of its events are delivered;
+/// but not where rows have come without their aggregates, as by logical replication: then the floor is not set.
 #[rustfmt::skip]
 macro_rules! delivered {
     ($of:literal) => {
@@ -65,8 +65,8 @@ pub(super) use writers_list;
 /// $1 incarnation.
 const HELD: &str = "SELECT coalesce(array_agg(slot), '{}'), coalesce(array_agg(epoch), '{}') FROM outbox_slot WHERE incarnation = $1";
 
-/// $1 number and $2 aggregate to begin behind, $3 how many. Returns also whether the aggregate is on the publishers' list, and how far it is
-/// delivered. LATERAL forces one lookup for each aggregate: a plan that was made while the publishers' list was empty would compare each
+/// $1 number and $2 aggregate to begin behind, $3 how many. Returns also whether the aggregate is on the publishers' list, and how far it
+/// is delivered. LATERAL forces one lookup for each aggregate: a plan that was made while the publishers' list was empty would compare each
 /// aggregate with each row of it. Public for the test that reads the plan.
 pub const LISTED: &str = "
     SELECT a.id, a.key, a.last_seq, h.listed IS TRUE, coalesce(h.done_seq, a.drained_seq) FROM (
@@ -75,8 +75,8 @@ pub const LISTED: &str = "
         ORDER BY last_seq, id LIMIT $3
     ) AS a LEFT JOIN LATERAL (SELECT h.listed, h.done_seq FROM outbox_head AS h WHERE h.aggregate = a.id OFFSET 0) AS h ON true";
 
-/// The events of listed aggregates. $1 aggregates and $2 the sequences up to which they are delivered, $3 events at most, $4 the size in bytes
-/// above which an event comes without its payload and headers. Public for the test that reads the plan.
+/// The events of listed aggregates. $1 aggregates and $2 the sequences up to which they are delivered, $3 events at most, $4 the size in
+/// bytes above which an event comes without its payload and headers. Public for the test that reads the plan.
 pub const DIRECT: &str = concat!(
     "SELECT g.place, ",
     event_columns!("$4"),
@@ -85,10 +85,10 @@ pub const DIRECT: &str = concat!(
     " AS e ON true LIMIT $3"
 );
 
-/// $1 aggregates and $2 their hashes. They move to the publishers' list, unless a writer or another publisher holds a row of them: a reading
-/// by hash passes over none of the others' aggregates. The writers' row is locked and looked at again, because the aggregate may have been
-/// delivered and struck off meanwhile; without a publishers' row, `drained_seq` there is how far it is delivered. A writer that comes
-/// afterwards puts it on the writers' list. The trigger of schema 6 looks at statements that do not name themselves.
+/// $1 aggregates and $2 their hashes. They move to the publishers' list, unless a writer or another publisher holds a row of them: a
+/// reading by hash passes over none of the others' aggregates. The writers' row is locked and looked at again, because the aggregate may
+/// have been delivered and struck off meanwhile; without a publishers' row, `drained_seq` there is how far it is delivered. A writer that
+/// comes afterwards puts it on the writers' list. The trigger of schema 6 looks at statements that do not name themselves.
 const HAND_OVER: &str = concat!(
     "WITH patience AS MATERIALIZED (SELECT ",
     short_of_a_deadlock!(),

@@ -110,8 +110,8 @@ pub struct FetchResult {
     /// Where to continue if a limit cut the reading short, as `after` of the next request: the hash of the last aggregate read, or what the
     /// request had if the store keeps its place by something else. `None`: there was no more.
     pub resume: Option<u64>,
-    /// Whether there is more to look at behind a place that the store keeps. Then the next reading follows at once, even if this one brought
-    /// nothing.
+    /// Whether there is more to look at behind a place that the store keeps. Then the next reading follows at once, even if this one
+    /// brought nothing.
     pub more: bool,
 }
 

@@ -125,11 +125,11 @@ pub(crate) struct RowHead {
 
 /// Collects the rows of a fetch into runs, within the limits of the reading.
 ///
-/// An event has these columns, next to each other: sequence, id, aggregate type and id, type, time of writing and original sequence. A row of
-/// [`RunCollector::add_with_head`] has ten columns before them: slot, epoch, aggregate, hash, the sequence up to which it is done, its newest sequence
-/// (NULL if the store does not know it), attempts, failures, milliseconds since the first and the last failure. All are read unchecked,
-/// because checking each value costs as much as reading it: PostgreSQL's types are those of our statement, and SQLite's schema checks the
-/// texts. A number of another type, which only a hand can write, is read as SQLite converts it.
+/// An event has these columns, next to each other: sequence, id, aggregate type and id, type, time of writing and original sequence. A row
+/// of [`RunCollector::add_with_head`] has ten columns before them: slot, epoch, aggregate, hash, the sequence up to which it is done, its
+/// newest sequence (NULL if the store does not know it), attempts, failures, milliseconds since the first and the last failure. All are
+/// read unchecked, because checking each value costs as much as reading it: PostgreSQL's types are those of our statement, and SQLite's
+/// schema checks the texts. A number of another type, which only a hand can write, is read as SQLite converts it.
 pub(crate) struct RunCollector {
     pub(crate) events_left: usize,
     pub(crate) bytes_left: usize,

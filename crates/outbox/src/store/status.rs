@@ -157,8 +157,8 @@ pub struct Status {
 }
 
 impl Status {
-    /// What is stuck, for publishers that check every `poll`. Empty: events are accepted, every pending event has a live publisher, and none
-    /// is older than a minute and than ten polls.
+    /// What is stuck, for publishers that check every `poll`. Empty: events are accepted, every pending event has a live publisher, and
+    /// none is older than a minute and than ten polls.
     pub fn stuck(&self, poll: Duration) -> Vec<Stuck> {
         let not_restored = self.needs_restored.then(|| Stuck { cause: StuckCause::NotRestored, detail: NOT_RESTORED.to_owned() });
         let no_publisher = (self.unpublished > 0).then(|| Stuck { cause: StuckCause::NoPublisher, detail: self.without_publisher() });

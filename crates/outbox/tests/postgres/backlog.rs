@@ -30,7 +30,8 @@ async fn run(outbox: &Outbox, statements: impl IntoIterator<Item = String>) {
     conn.close().await.unwrap();
 }
 
-/// As publishers leave it: all aggregates are on their list, with hashes, and not on the writers' list. The writers' trigger, which is not tested here, would take ten times as long.
+/// As publishers leave it: all aggregates are on their list, with hashes, and not on the writers' list. The writers' trigger, which is not
+/// tested here, would take ten times as long.
 async fn fill(outbox: &Outbox, rows: u64) {
     let aggregates = rows / EACH;
     run(outbox, [

@@ -54,8 +54,8 @@ async fn arrives(copy: &Outbox, id: &str) {
     eventually("the row arrives", LIMIT, async || !copy.execute(&there).await.is_empty()).await;
 }
 
-/// An aggregate that is marked far above the number of the event that listed it, and stays listed because a writer has its row. Its row says
-/// nothing of the numbers between the two. Returns up to which number it is done.
+/// An aggregate that is marked far above the number of the event that listed it, and stays listed because a writer has its row. Its row
+/// says nothing of the numbers between the two. Returns up to which number it is done.
 async fn listed_and_done(source: &Outbox) -> i64 {
     for (aggregate, numbers) in [("a", 1..=1), ("b", 1..=20), ("a", 2..=5)] {
         source.insert(events(aggregate, numbers)).await;

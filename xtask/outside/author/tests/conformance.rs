@@ -1,4 +1,4 @@
-//! The conformance suites over a backend by somebody else, and a program that uses it by its settings.
+//! The conformance suites over a third party's backend, and a program that uses it by its settings.
 
 use std::path::Path;
 use std::sync::Arc;

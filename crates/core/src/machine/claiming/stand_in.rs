@@ -17,7 +17,7 @@ impl ClaimState {
         params: PlacementParams,
         me: &InstanceId,
     ) -> Option<u64> {
-        if !self.holdings.is_open() || now < self.unclaimed.next_look(ttl) {
+        if !self.holdings.is_store_accepted() || now < self.unclaimed.next_look(ttl) {
             return None;
         }
         self.stand_in(now, ttl, view, params, me);
@@ -61,6 +61,6 @@ impl ClaimState {
         let Self { stood_in, unclaimed, .. } = self;
         let held = stood_in.len();
         stood_in.retain(|resource| !unclaimed.is_owned_by(askers, resource));
-        self.stale |= stood_in.len() < held;
+        self.wanted_changed |= stood_in.len() < held;
     }
 }

@@ -79,8 +79,8 @@ fn a_leaver_is_shown_for_a_while_after_it_has_seen_itself_drain() {
     assert!(unseen.step(10_000, Input::Woken).contains(&Action::Deregister));
 }
 
-/// Regression: with four busy processes on the machine 37 of 200 leavers of a group on Consul counted as dead, because their marks were gone
-/// before slow readers looked.
+/// Regression: with four busy processes on the machine 37 of 200 leavers of a group on Consul counted as dead, because their marks were
+/// gone before slow readers looked.
 #[test]
 fn a_leaver_that_sees_itself_drain_late_is_shown_for_twice_as_long_as_that_took() {
     let mut run = Run::active();

@@ -71,8 +71,8 @@ impl Cluster {
     }
 }
 
-/// Brokers that are down. Their ports are held: a connection of another process may get a port that is free, and a broker that cannot listen
-/// at its port again ends the whole process.
+/// Brokers that are down. Their ports are held: a connection of another process may get a port that is free, and a broker that cannot
+/// listen at its port again ends the whole process.
 pub(crate) struct DownBrokers {
     broker: i32,
     ports: Vec<TcpSocket>,

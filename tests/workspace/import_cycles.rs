@@ -9,7 +9,7 @@ use cargo_metadata::MetadataCommand;
 
 use crate::imports::{files, from_root, module, shipped};
 
-/// Circles that stay: the package, the modules, and why.
+/// Import cycles that are allowed: the package, the modules of the cycle, and why.
 const EXCEPTIONS: [(&str, &[&str], &str); 1] = [(
     "shardwise-discovery",
     &["claims", "contract", "notes"],
@@ -47,12 +47,12 @@ fn imports(root: &str, files: &[(Vec<String>, String)]) -> Imports {
     imports
 }
 
-/// What is left of the imports without the modules that are on no circle, nor on a way from one circle to another.
-fn circles(mut imports: Imports) -> Imports {
+/// The imports of the modules that are on a cycle, or on a way from one cycle to another.
+fn cycles(mut imports: Imports) -> Imports {
     loop {
         let used: BTreeSet<String> = imports.values().flatten().cloned().collect();
-        let on_circle = |(module, needs): &(&String, &BTreeSet<String>)| !needs.is_empty() && used.contains(*module);
-        let rest: BTreeSet<String> = imports.iter().filter(on_circle).map(|(module, _)| module.clone()).collect();
+        let on_cycle = |(module, needs): &(&String, &BTreeSet<String>)| !needs.is_empty() && used.contains(*module);
+        let rest: BTreeSet<String> = imports.iter().filter(on_cycle).map(|(module, _)| module.clone()).collect();
         if rest.len() == imports.len() {
             return imports;
         }
@@ -63,8 +63,8 @@ fn circles(mut imports: Imports) -> Imports {
     }
 }
 
-/// The circles of the crate in this folder, and how many imports were read. Files of tests are left out, and so are other programs.
-fn circles_in(source: &Path) -> (Imports, usize) {
+/// The import cycles of the crate in this folder, and how many imports were read. Files of tests are left out, and so are other programs.
+fn cycles_in(source: &Path) -> (Imports, usize) {
     let root = ["lib.rs", "main.rs"].into_iter().find_map(|name| fs::read_to_string(source.join(name)).ok());
     let of_crate = |path: &[String]| {
         let is_test = path.iter().any(|part| part == "tests" || part.ends_with("_tests"));
@@ -75,7 +75,7 @@ fn circles_in(source: &Path) -> (Imports, usize) {
     let read: Vec<_> = modules.map(|(path, file)| (path, fs::read_to_string(file).unwrap())).collect();
     let imports = imports(&root.unwrap_or_default(), &read);
     let count = imports.values().map(BTreeSet::len).sum();
-    (circles(imports), count)
+    (cycles(imports), count)
 }
 
 #[test]
@@ -87,22 +87,22 @@ fn modules_of_each_crate_import_one_way() {
         if !source.exists() {
             continue;
         }
-        let (found, count) = circles_in(source.as_std_path());
+        let (found, count) = cycles_in(source.as_std_path());
         read += count;
         let excepted = EXCEPTIONS.iter().find(|(name, ..)| package.name == *name).map_or(&[][..], |(_, modules, _)| modules);
         if !found.keys().map(String::as_str).eq(excepted.iter().copied()) {
-            wrong.push(format!("{}: circles {found:?}, excepted {excepted:?}", package.name));
+            wrong.push(format!("{}: import cycles {found:?}, allowed {excepted:?}", package.name));
         }
     }
     assert!(read > 500, "the sources were not read: {read} imports");
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(wrong.is_empty(), "move what both modules need into one of them or below both:\n{}", wrong.join("\n"));
 }
 
 #[test]
-fn a_circle_is_found() {
+fn an_import_cycle_is_found() {
     let found = |files: &[(&str, &str)]| {
         let files: Vec<_> = files.iter().map(|(path, code)| (module(Path::new(path)), (*code).to_owned())).collect();
-        circles(imports("mod a;\npub use a::{Thing, inner::Other as Renamed};\n\npub struct Own;", &files)).into_keys().collect::<Vec<_>>()
+        cycles(imports("mod a;\npub use a::{Thing, inner::Other as Renamed};\n\npub struct Own;", &files)).into_keys().collect::<Vec<_>>()
     };
     let (a, b, c) =
         (("a/mod.rs", "use crate::b::X;"), ("b/deep.rs", "use super::super::c::Y;"), ("c.rs", "fn f() { crate::Renamed::new() }"));
