@@ -1,4 +1,5 @@
-//! The README's program, without its logs: join a group, print my keys whenever they change, leave on Ctrl-C. In two terminals it shares the keys.
+//! The README's program, without its logs: join a group, print my keys whenever they change, leave on Ctrl-C. In two terminals it shares
+//! the keys.
 //!
 //! `cargo run -p shardwise-examples --example first_key`
 

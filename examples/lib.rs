@@ -1,5 +1,5 @@
-//! The examples of shardwise, in the order of use: `first_key`, `tenants`, `alert_monitor`, `counter`, `import_rows`, `ticket_desk`, `chat_rooms`,
-//! `commands`, `pool_sessions`, `outbox_embedded`, `orders_postgres`, `workers`, `paused_sqlite`, `paused_postgres`,
+//! The examples of shardwise, in the order of use: `first_key`, `tenants`, `alert_monitor`, `counter`, `import_rows`, `ticket_desk`,
+//! `chat_rooms`, `commands`, `pool_sessions`, `outbox_embedded`, `orders_postgres`, `workers`, `paused_sqlite`, `paused_postgres`,
 //! `claimed_postgres`, `paused_etcd`, `in_tests`.
 //!
 //! Run one with `cargo run -p shardwise-examples --example first_key`. The head of each has its arguments, if it takes any.

@@ -227,7 +227,7 @@ async fn a_backend_out_of_reach_is_a_retryable_error_and_leaves_nothing_behind()
     let service = world.factory_of("a", Arc::new(link.clone()), policy()).create("workers").expect("known");
     let error = service.register_self().await.expect_err("out of reach");
     assert!(error.is_retryable(), "{error}");
-    assert!(error.to_string().contains("is cut"), "what the backend said is what the user has to mend: {error}");
+    assert!(error.to_string().contains("is cut"), "the backend's message says what the user must fix: {error}");
     assert_eq!(service.state(), ServiceState::Left);
     link.set_reachable(true);
     service.register_self().await.expect("reachable again");

@@ -24,10 +24,10 @@ const SUSPECTED_EVERY: Duration = Duration::from_millis(500);
 type HealthCheck = Box<dyn Fn() -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
 
 impl ShardingService {
-    /// Watches the worker that this service speaks for: `check` is called 2 s after each answer, has 1 s to answer, and says why the worker does not
-    /// work. A service that watches a worker joins drained until the first success. Three failures in a row drain it: what it owns is
-    /// finished and taken over. Three successes bring it back. It stays active in spite of failures if fewer than half of the group would
-    /// stay active without it, because then something that all share has failed ([`ShardingService::is_spared`]).
+    /// Watches the worker that this service speaks for: `check` is called 2 s after each answer, has 1 s to answer, and says why the worker
+    /// does not work. A service that watches a worker joins drained until the first success. Three failures in a row drain it: what it owns
+    /// is finished and taken over. Three successes bring it back. It stays active in spite of failures if fewer than half of the group
+    /// would stay active without it, because then something that all share has failed ([`ShardingService::is_spared`]).
     ///
     /// Call it before [`ShardingService::register_self`]: a member that is watched later gives up what it owns until the first success.
     ///

@@ -13,8 +13,8 @@ impl ShardingService {
     /// # Errors
     ///
     /// [`ErrorKind::Settings`](crate::ErrorKind::Settings) under eventual ownership, which has no holders; retryable,
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) while this worker is not a member and until it has read the claims; that or
-    /// [`ErrorKind::Backend`](crate::ErrorKind::Backend) while the claims cannot be read.
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) while this worker is not a member and until it has read the claims; that
+    /// or [`ErrorKind::Backend`](crate::ErrorKind::Backend) while the claims cannot be read.
     pub fn holders(&self) -> Result<Vec<Holding>> {
         let policy = self.policy();
         if policy.ownership != OwnershipMode::Exclusive {

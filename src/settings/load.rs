@@ -100,13 +100,19 @@ impl fmt::Debug for LoadOptions {
     }
 }
 
+/// The absolute folder of a file.
+fn folder_of(path: &Path) -> String {
+    let folder = std::path::absolute(path).ok().and_then(|path| path.parent().map(|folder| folder.display().to_string()));
+    folder.unwrap_or_else(|| "the working directory".to_owned())
+}
+
 fn read(path: &Path, is_named: bool) -> Result<String, Error> {
     let shown = path.display();
     let unreadable = |error: std::io::Error| {
         let message = match error.kind() {
             IoErrorKind::NotFound if !is_named => format!(
-                "there is no {DEFAULT_FILE} in the working directory: name another with {FILE_VARIABLE}, or make one by \
-                 `shardwise init`, or with [default.resilience.sharding.policies.workers] and, on the next line, group_name = \"workers\""
+                "there is no {DEFAULT_FILE} in {}: go to its folder, name it with {FILE_VARIABLE}, or write one with `shardwise init`",
+                folder_of(path)
             ),
             IoErrorKind::NotFound => format!("the settings file {shown} does not exist: check the path"),
             IoErrorKind::IsADirectory => format!("the settings file {shown} is a directory: name a file in it"),
@@ -132,14 +138,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_any_file_the_message_says_how_to_make_one() {
+    fn without_any_file_the_message_names_the_folder_and_says_how_to_make_one() {
         let folder = tempfile::tempdir().unwrap();
         let error = read(&folder.path().join(DEFAULT_FILE), false).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "there is no settings.toml in the working directory: name another with SHARDWISE_SETTINGS, or make one by \
-             `shardwise init`, or with [default.resilience.sharding.policies.workers] and, on the next line, group_name = \"workers\""
+        let expected = format!(
+            "there is no settings.toml in {}: go to its folder, name it with SHARDWISE_SETTINGS, or write one with `shardwise init`",
+            folder.path().display()
         );
+        assert_eq!(error.to_string(), expected);
     }
 
     #[test]

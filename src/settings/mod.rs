@@ -116,8 +116,8 @@ impl Settings {
         Self::parse(options, Some(keys), read)
     }
 
-    /// [`Settings::load`] of this text ([`LoadOptions::with_text`]), only its section `[default]` and without any environment: for tests and
-    /// for programs that build their settings.
+    /// [`Settings::load`] of this text ([`LoadOptions::with_text`]), only its section `[default]` and without any environment: for tests
+    /// and for programs that build their settings.
     pub fn from_toml_str(text: &str) -> Result<Self> {
         Self::load(&LoadOptions::default().with_text(text))
     }

@@ -20,8 +20,8 @@ pub struct RequestSettings {
     pub max_width: Width,
     /// A key is widened while more of its requests than this are in progress at its owner.
     pub saturated_at: u32,
-    /// How many requests this member handles at once, at most 65,536. As many again wait for a place, at most 50 ms and a tenth of their own
-    /// time; others are refused as busy.
+    /// How many requests this member handles at once, at most 65,536. As many again wait for a place, at most 50 ms and a tenth of their
+    /// own time; others are refused as busy.
     pub at_once: u32,
     /// How many requests of this caller wait for an answer at once, at most 65,536; further ones are refused as busy.
     pub waiting: u32,

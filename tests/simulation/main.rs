@@ -5,9 +5,9 @@
 //! their answers are lost or come late; watches withhold news or repeat them; the backend restarts; and every worker's clock runs at a
 //! different rate, up to 1 % off. At no moment two workers hold one slot or name, by claim or by a guard that says so, each by its own
 //! clock; no holder is refused by the user's own fenced table; epochs of a slot only rise; no daemon or singleton works at two, and no
-//! timer's period is fired twice. After the faults everything is held once again, by its owner, and all workers agree; if the checks of all workers then
-//! fail at once, at least half of them stay active; with `rejoin_grace` a restart in good order moves nothing; and what a worker holds that
-//! dies then is taken over within the TTL and a second.
+//! timer's period is fired twice. After the faults everything is held once again, by its owner, and all workers agree; if the checks of all
+//! workers then fail at once, at least half of them stay active; with `rejoin_grace` a restart in good order moves nothing; and what a
+//! worker holds that dies then is taken over within the TTL and a second.
 //!
 //! `cargo xtask simulate --seeds N --from S` runs as many as wanted.
 

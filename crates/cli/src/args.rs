@@ -108,13 +108,13 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Routes(live::RoutesCommand),
     /// Ask the placement offline, without any backend
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "  shardwise ring explain tenant-7 --members a,b=2,c")]
     Ring(ring::Ring),
     /// Prepare the place where workers meet, or move them to another one
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "  shardwise backend init")]
     Backend(backend::BackendCommand),
     /// Create, fill, publish and inspect an outbox
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "  shardwise outbox status")]
     Outbox(outbox::OutboxCommand),
     /// Print a shell's completions
     Completions(manual::Completions),

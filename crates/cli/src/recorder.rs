@@ -38,7 +38,7 @@ pub(crate) fn install(buckets: &[f64]) -> Result<Option<Render>> {
 #[expect(clippy::unnecessary_wraps, reason = "as with the feature")]
 pub(crate) fn install(_buckets: &[f64]) -> Result<Option<Render>> {
     if let Some(why) = crate::features::missing("prometheus") {
-        tracing::warn!("there is no /metrics: {why}");
+        tracing::info!("there is no /metrics: {why}");
     }
     Ok(None)
 }

@@ -26,8 +26,8 @@ fn alone() -> MutexGuard<'static, ()> {
     ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Its times are asserted of a release build with the machine for itself, by `cargo xtask soak demo`: a debug build is late while other tests run.
-/// Settings of the user's own workers do not reach it.
+/// Its times are asserted of a release build with the machine for itself, by `cargo xtask soak demo`: a debug build is late while other
+/// tests run. Settings of the user's own workers do not reach it.
 #[test]
 fn the_verdict_as_json_is_clean_and_has_exactly_the_promised_fields() {
     let _alone = alone();

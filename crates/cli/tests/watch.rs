@@ -361,7 +361,7 @@ fn without_join_it_observes_and_takes_no_slot() {
 fn the_ring_of_an_outbox_is_joined_by_no_other() {
     let outbox = "[default.outbox.orders]\npolicy = \"workers\"\nstore = \"sqlite:outbox.db\"\nsink = \"file:events.jsonl\"\n";
     let place = Place::with_settings(&(workers("2s", &format!("slots = {SLOTS}")) + outbox));
-    let refused = ["outbox \"orders\"", "policy \"workers\"", "wait for ever"];
+    let refused = ["outbox \"orders\"", "policy \"workers\"", "wait indefinitely"];
     place.run(&WATCH).fails(2, &refused);
     place.run(&["serve", "--policy", "workers", "--listen", "127.0.0.1:0"]).fails(2, &[&refused[..], &["--observe workers"]].concat());
     assert!(!place.path("shardwise.db").exists(), "nothing was contacted");

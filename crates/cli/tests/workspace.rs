@@ -82,8 +82,9 @@ Each layer lies over the one before, key by key:
 4. variables: `SHARDWISE__RESILIENCE__SHARDING__POLICIES__<NAME>__<KEY>`, lists separated by commas.
 
 The file is the one named on the command line or in code, else in `SHARDWISE_SETTINGS`, else `settings.toml` in the
-working directory. Relative paths begin at its folder. `shardwise settings` prints every value in force with its file,
-section, line or variable, and with `--why` what it is for. Secrets are masked everywhere.
+working directory. A relative path in it begins at its folder. A relative path in a variable begins at the working
+directory: use absolute paths there. `shardwise settings` prints every value in force with its file, section, line or
+variable, and with `--why` what it is for. Secrets are masked everywhere.
 
 - Durations are a whole number and a unit: `\"100ms\"`, `\"5s\"`, `\"10m\"`, `\"1h\"`, `\"7d\"`.
 - Names of policies and outboxes match `[a-z][a-z0-9]*(_[a-z0-9]+)*`.

@@ -73,9 +73,9 @@ fn outside_sections(name: &str, value: &Value, root: &[SchemaNode]) -> Option<&'
     })
 }
 
-/// `[default]` or the environment's section, if this name is a slip of it. Environments may have similar names on purpose, such as `uat` and
-/// `sat` or `productioneu` and `productionau`, so of an environment's name only a missing, additional or swapped letter inside a long word is
-/// a slip.
+/// `[default]` or the environment's section, if this name is a slip of it. Environments may have similar names on purpose, such as `uat`
+/// and `sat` or `productioneu` and `productionau`, so of an environment's name only a missing, additional or swapped letter inside a long
+/// word is a slip.
 fn section_meant<'e>(section: &str, environment: Option<&'e str>) -> Option<&'e str> {
     let is_word = |name: &str| name.bytes().all(|byte| byte.is_ascii_alphabetic());
     let ends = |name: &str| (name.bytes().next(), name.bytes().next_back());

@@ -13,8 +13,8 @@ pub fn nearest<'n>(given: &str, known: impl IntoIterator<Item = &'n str>) -> Opt
     similar.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, name)| name)
 }
 
-/// Whether `given` is `known` or a slip of it. A suggestion may be wrong, because the name it is for is refused anyway; this decides whether
-/// an application's own name is refused, so it is stricter, and callers also look at the contents.
+/// Whether `given` is `known` or a slip of it. A suggestion may be wrong, because the name it is for is refused anyway; this decides
+/// whether an application's own name is refused, so it is stricter, and callers also look at the contents.
 pub(crate) fn is_slip_of(given: &str, known: &str) -> bool {
     strsim::osa_distance(&given.to_lowercase(), known) <= SLIPS_MAX
 }

@@ -1,8 +1,9 @@
 //! Real servers, certificates and a bad network for tests.
 //!
-//! [`Consul`], [`Etcd`], [`Postgres`], [`PgBouncer`], [`Nats`], [`Redis`] (or Valkey), [`Sentinels`] and [`RabbitMq`] start the servers that `cargo xtask servers` fetched: each with
-//! its own ports and folder, and gone with the test, however that ends. [`Nisshi`] is compiled when it is first used. [`Browser`] is Chromium from the same place. Nothing here is
-//! published, and nothing is a mock. [`overlap_judge`] judges the workers of a test by the lines that they write.
+//! [`Consul`], [`Etcd`], [`Postgres`], [`PgBouncer`], [`Nats`], [`Redis`] (or Valkey), [`Sentinels`] and [`RabbitMq`] start the servers
+//! that `cargo xtask servers` fetched: each with its own ports and folder, and gone with the test, however that ends. [`Nisshi`] is
+//! compiled when it is first used. [`Browser`] is Chromium from the same place. Nothing here is published, and nothing is a mock.
+//! [`overlap_judge`] judges the workers of a test by the lines that they write.
 
 mod account;
 mod browser;

@@ -75,8 +75,8 @@ fn a_crowd_comes_and_goes(kind: Kind) {
     figures["lost"] = judge.fenced.len().into();
     figures::note(&figures);
     assert!(overlaps.as_ref().is_none_or(Vec::is_empty), "two members held a slot at once; SHARDWISE_SEED={seed}: {overlaps:#?}");
-    // A soak reports them. Here a renewal that is late by less than a third of the TTL leaves another third to try again, and no server that
-    // leads is killed.
+    // A soak reports them. Here a renewal that is late by less than a third of the TTL leaves another third to try again, and no server
+    // that leads is killed.
     let is_excused = shape.is_soak || late >= shape.ttl / 3;
     let lost = &judge.fenced;
     assert!(is_excused || lost.is_empty(), "not killed, and lost their leases: {lost:?}; {late:?} for this machine; SHARDWISE_SEED={seed}");

@@ -1,5 +1,5 @@
-//! Requests between worker processes, from a caller that is not a member, on every backend: to any member, to one, to the owner of a key, to
-//! the holder of a name, to a session; spread, taken over after SIGKILL, and cancelled.
+//! Requests between worker processes, from a caller that is not a member, on every backend: to any member, to one, to the owner of a key,
+//! to the holder of a name, to a session; spread, taken over after SIGKILL, and cancelled.
 //!
 //! `restarts`, `sessions` and `trouble` go on for longer in `cargo xtask soak requests`, whose `--runs` are thousands of requests, and
 //! report figures there. `SHARDWISE_SEED=N` repeats the order of the faults in `trouble`.

@@ -1,7 +1,7 @@
 //! Requests at a steady rate, and how long their answers take.
 //!
-//! Each request has a moment that is fixed in advance, and its time counts from there. If the sidecar stops for a while, that is in the time
-//! of every request that was due meanwhile, also of those that no connection was free for.
+//! Each request has a moment that is fixed in advance, and its time counts from there. If the sidecar stops for a while, that is in the
+//! time of every request that was due meanwhile, also of those that no connection was free for.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};

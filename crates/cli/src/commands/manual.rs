@@ -20,7 +20,7 @@ pub(crate) struct Completions {
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "  shardwise man | man -l -\n  shardwise man --out ~/.local/share/man/man1")]
 pub(crate) struct Man {
-    /// Write the pages of all commands into this folder
+    /// Write the pages of all commands into this folder, created if missing
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
 }
@@ -40,6 +40,7 @@ impl Man {
         common.without_settings("the manual is the same everywhere")?;
         if let Some(folder) = &self.out {
             let failed = |error: std::io::Error| CliFailure::io(format_args!("write into {}", folder.display()), &error);
+            std::fs::create_dir_all(folder).map_err(failed)?;
             clap_mangen::generate_to(root, folder).map_err(failed)?;
             return Ok(Code::Ok);
         }

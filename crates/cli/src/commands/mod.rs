@@ -14,7 +14,7 @@ pub(crate) mod settings;
 pub(crate) mod watch;
 
 use std::future::Future;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use shardwise::discovery::settings::without_secrets;
@@ -36,8 +36,9 @@ fn load_with_outboxes(common: &Common) -> Result<LoadedSettings> {
     if let Some(file) = &common.settings {
         options = options.with_file(file);
     }
-    LoadedSettings::load(&options).map_err(|error| match settings_path(common).try_exists() {
-        Ok(false) => {
+    LoadedSettings::load(&options).map_err(|error| match named_settings(common) {
+        None if matches!(Path::new(DEFAULT_SETTINGS).try_exists(), Ok(false)) => CliFailure::usage(no_default_settings()),
+        Some(path) if matches!(path.try_exists(), Ok(false)) => {
             let named = common.settings.as_ref().map(|path| format!(" --settings {}", path.display())).unwrap_or_default();
             CliFailure::from(error).and(format_args!("`shardwise init{named}` writes one"))
         }
@@ -45,10 +46,26 @@ fn load_with_outboxes(common: &Common) -> Result<LoadedSettings> {
     })
 }
 
+/// The library's message, with the option that only the command has.
+fn no_default_settings() -> String {
+    let folder = std::env::current_dir().map_or_else(|_| "the working directory".to_owned(), |folder| folder.display().to_string());
+    format!(
+        "there is no {DEFAULT_SETTINGS} in {folder}: go to its folder, name it with --settings FILE or SHARDWISE_SETTINGS, or write one \
+         with `shardwise init`"
+    )
+}
+
+const DEFAULT_SETTINGS: &str = "settings.toml";
+
+/// The settings file that the command line or the environment names.
+fn named_settings(common: &Common) -> Option<PathBuf> {
+    let of_environment = || std::env::var_os("SHARDWISE_SETTINGS").filter(|path| !path.is_empty()).map(PathBuf::from);
+    common.settings.clone().or_else(of_environment)
+}
+
 /// The path of the settings file: from the command line, from the environment, or the default.
 fn settings_path(common: &Common) -> PathBuf {
-    let of_environment = || std::env::var_os("SHARDWISE_SETTINGS").filter(|path| !path.is_empty()).map(PathBuf::from);
-    common.settings.clone().or_else(of_environment).unwrap_or_else(|| "settings.toml".into())
+    named_settings(common).unwrap_or_else(|| DEFAULT_SETTINGS.into())
 }
 
 /// The outbox whose publishers use this policy.
@@ -63,7 +80,7 @@ fn joins_no_outbox(settings: &Settings, policy: &str, instead: &str) -> Result<(
     outbox_of(settings, policy)?.map_or(Ok(()), |outbox| {
         Err(CliFailure::usage(format!(
             "policy {policy:?} is the ring of outbox {:?}: only its publishers (shardwise outbox run) may join it, because the events of every \
-             other member's slots would wait for ever; {instead}",
+             other member's slots would wait indefinitely; {instead}",
             outbox.as_str()
         )))
     })

@@ -21,7 +21,7 @@ Exit code 1: the answer is no. Exit code 3: there is no answer.
   shardwise probe --at 127.0.0.1:9600 --path /livez")]
 pub(crate) struct Probe {
     /// Ask at this address
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8087")]
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8087", value_parser = address_and_port)]
     at: SocketAddr,
     /// Ask whether it may own something, or whether it answers
     #[arg(long, value_name = "PATH", default_value = "/readyz", value_parser = ["/readyz", "/livez"])]
@@ -29,6 +29,10 @@ pub(crate) struct Probe {
     /// Wait this many seconds for the answer
     #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=60))]
     within: u64,
+}
+
+fn address_and_port(text: &str) -> std::result::Result<SocketAddr, &'static str> {
+    text.parse().map_err(|_| "write ADDRESS:PORT, such as 127.0.0.1:8087")
 }
 
 impl Probe {

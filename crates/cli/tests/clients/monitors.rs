@@ -1,5 +1,5 @@
-//! The example `alert_monitor` in each language, and on each backend that has exclusive ownership: three monitors as processes share the rules, one is silenced, all are
-//! asked, and one is killed.
+//! The example `alert_monitor` in each language, and on each backend that has exclusive ownership: three monitors as processes share the
+//! rules, one is silenced, all are asked, and one is killed.
 //!
 //! Their lines have no times, so the test compares epochs: a monitor begins with a rule under rising ones, no epoch of a rule has two
 //! monitors, and in the end each rule has one monitor, under the highest epoch. Whether two ever work at one moment is measured in

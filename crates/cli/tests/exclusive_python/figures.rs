@@ -18,8 +18,8 @@ pub(crate) struct Kill {
 impl Kill {
     /// How long it took until work had begun in all its slots.
     fn takeover_ms(&self, found: &Findings) -> Option<u64> {
-        // In a slot that another worker had begun in before, whose line was not read yet, none begins after the kill. That each slot is held
-        // in the end is checked elsewhere.
+        // In a slot that another worker had begun in before, whose line was not read yet, none begins after the kill. That each slot is
+        // held in the end is checked elsewhere.
         let took = self.held.iter().filter_map(|slot| found.taken_after(*slot, self.at));
         took.max().map(|nanos| nanos / 1_000_000)
     }

@@ -29,8 +29,8 @@ const SLOTS: u32 = 16;
 const TTL: Duration = Duration::from_secs(2);
 /// How often a pair is drained and undrained: in a soak often enough for a percentile.
 const ROUNDS: [usize; 2] = [2, 30];
-/// The limit for the fastest handover, in a debug build: if one waited for a lease to end, all would. A busy machine may be late with some, so
-/// the limits for most are in xtask, for the soak.
+/// The limit for the fastest handover, in a debug build: if one waited for a lease to end, all would. A busy machine may be late with some,
+/// so the limits for most are in xtask, for the soak.
 const HANDOVER_MAX: Duration = Duration::from_secs(1);
 
 /// Which processes of a pair.

@@ -1,6 +1,6 @@
 //! Real workers on real servers: ownership when workers are killed, paused, join and leave, when the connection to the server is cut, and
-//! when the settings are wrong. Consul and etcd have every scene in a test run, the others takeover, handover and wrong settings, and the rest in
-//! `cargo xtask soak scenes`; other soaks repeat these many times. A group also moves between backends.
+//! when the settings are wrong. Consul and etcd have every scene in a test run, the others takeover, handover and wrong settings, and the
+//! rest in `cargo xtask soak scenes`; other soaks repeat these many times. A group also moves between backends.
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "tests report by panicking, and print what they measured")]

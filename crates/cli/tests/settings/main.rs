@@ -17,14 +17,19 @@ fn setting(settings: &Value, key: &str) -> Value {
 }
 
 #[test]
-fn people_get_a_table_and_programs_get_objects() {
+fn people_get_a_table_for_each_section_and_programs_get_objects() {
     let place = Place::of_workers("4s", "slots = 64");
     let table = place.run(&["settings"]).well();
-    assert_eq!(table.lines().next().unwrap().split_whitespace().collect::<Vec<_>>(), ["key", "value", "from"]);
-    let row = table.lines().find(|line| line.starts_with(SLOTS)).unwrap();
-    assert_eq!(row.split_whitespace().collect::<Vec<_>>(), [SLOTS, "64", "settings.toml", "line", "5,", "[default]"]);
+    let (section, name) = SLOTS.rsplit_once('.').unwrap();
+    let heading = format!("[{section}]");
+    assert_eq!(table.lines().filter(|line| *line == heading).count(), 1, "{table}");
+    let mut below = table.lines().skip_while(|line| *line != heading).take_while(|line| !line.is_empty());
+    let row = below.find(|line| line.split_whitespace().next() == Some(name)).unwrap();
+    assert_eq!(row.split_whitespace().collect::<Vec<_>>(), [name, "64", "settings.toml", "line", "5,", "[default]"]);
     assert!(table.lines().all(|line| line.trim_end() == line), "no spaces at the ends of lines");
-    assert!(place.run(&["settings", "--why"]).well().contains("the workers that share one workload"));
+    let why = place.run(&["settings", "--why"]).well();
+    assert!(why.lines().any(|line| line.starts_with("      ") && line.contains("the workers that share one workload")), "{why}");
+    assert!(table.lines().all(|line| why.lines().any(|other| other == line)), "the reasons are on lines of their own:\n{why}");
 
     let json = place.run(&["settings", "--json"]);
     assert_eq!(json.out, place.run(&["settings", "--output", "json"]).out);
@@ -180,7 +185,9 @@ fn a_secret_that_goes_over_plain_http_is_warned_of() {
 #[test]
 fn a_missing_file_is_reported_with_what_to_write() {
     let place = Place::empty();
-    place.run(&["settings"]).fails(2, &["settings.toml", "SHARDWISE_SETTINGS", "group_name = "]);
+    let folder = std::fs::canonicalize(place.path(".")).unwrap();
+    let missing = format!("there is no settings.toml in {}: go to its folder", folder.display());
+    place.run(&["settings"]).fails(2, &[missing.as_str(), "--settings FILE or SHARDWISE_SETTINGS", "write one with `shardwise init`"]);
     place.run(&["settings", "--settings", "other.toml"]).fails(2, &["other.toml", "does not exist"]);
     place.write("elsewhere.toml", workers("4s", ""));
     let mut command = place.command(&["settings"]);

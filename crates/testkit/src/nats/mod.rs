@@ -98,7 +98,8 @@ impl NatsOptions {
         self
     }
 
-    /// Only in a cluster: the servers reach each other through proxies, which a test can cut. Proxies end with the runtime that starts them.
+    /// Only in a cluster: the servers reach each other through proxies, which a test can cut. Proxies end with the runtime that starts
+    /// them.
     #[must_use]
     pub fn with_cuttable_routes(mut self) -> Self {
         self.cuttable = true;
@@ -183,8 +184,8 @@ impl Nats {
         self.process.until("JetStream has a leader", look).await
     }
 
-    /// Publishes a message and gives back what answers it, such as `JetStream` to `$JS.API.STREAM.DELETE.KV_b`, or to a message that a stream
-    /// has taken. Not over TLS.
+    /// Publishes a message and gives back what answers it, such as `JetStream` to `$JS.API.STREAM.DELETE.KV_b`, or to a message that a
+    /// stream has taken. Not over TLS.
     pub async fn request(&self, subject: &str, payload: &str) -> Result<String> {
         let mut login = json!({ "verbose": false, "pedantic": false });
         if let Some((user, password)) = &self.options.user {

@@ -142,8 +142,8 @@ impl TcpProxy {
         self.rules.send_modify(|rules| rules.target = Some(target));
     }
 
-    /// Requests that are meant (see [`TcpProxy::recognizing`]) get no answer any more, nor do those that wait for one; all others do. A client
-    /// that waited in vain has to ask again after [`TcpProxy::heal`].
+    /// Requests that are meant (see [`TcpProxy::recognizing`]) get no answer any more, nor do those that wait for one; all others do. A
+    /// client that waited in vain has to ask again after [`TcpProxy::heal`].
     pub fn ignore(&self) {
         self.rules.send_modify(|rules| rules.ignore = true);
     }

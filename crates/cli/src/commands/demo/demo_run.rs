@@ -111,7 +111,8 @@ impl DemoRun {
         Ok(DemoTimings { takeover: *takeover, handover: *handover, elapsed })
     }
 
-    /// Checks, writes due events, and calls `done` until it returns true. The time limit begins anew with each planned event and each change.
+    /// Checks, writes due events, and calls `done` until it returns true. The time limit begins anew with each planned event and each
+    /// change.
     async fn until(&mut self, what: &str, shutdown: &CancellationToken, done: impl Fn(&Self) -> bool) -> Result<()> {
         let mut tick = tokio::time::interval(LOOK_EVERY);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -50,7 +50,8 @@ pub(super) async fn read(from: &Path) -> Result<(Vec<NewEvent>, u64)> {
     Ok((events, refused))
 }
 
-/// Refuses an event that the store would refuse during the demo, and assigns an id to one without. Returns the bytes of payload and headers.
+/// Refuses an event that the store would refuse during the demo, and assigns an id to one without. Returns the bytes of payload and
+/// headers.
 fn checked(mut event: NewEvent, number: u64, ids: &mut HashSet<String>) -> std::result::Result<(NewEvent, usize), String> {
     let payload = event.payload.len();
     let headers = event.headers.as_ref().map_or(0, |headers| serde_json::to_vec(headers).map_or(usize::MAX, |json| json.len()));
