@@ -159,4 +159,13 @@ fn where_max_width_is_1_no_route_is_set() {
     place.run(&["routes", "set", "tenant-7", "--width", "2"]).fails(2, &[refusal]);
     assert_eq!(place.run(&["routes", "list"]).well(), "workers: no key has a route\n");
     assert_eq!(place.run(&["routes", "clear", "tenant-7"]).code, Some(1));
+
+    // Set while max_width was higher.
+    let raised = "SHARDWISE__RESILIENCE__SHARDING__POLICIES__WORKERS__MAX_WIDTH";
+    let mut set = place.command(&["routes", "set", "tenant-7", "--width", "2"]);
+    assert!(set.env(raised, "2").output().unwrap().status.success());
+    let listed = place.run(&["routes", "list"]);
+    assert!(listed.code == Some(0) && listed.err.contains("max_width = 1 in these settings, so no route has an effect"), "{listed:?}");
+    let mut listed = place.command(&["routes", "list"]);
+    assert!(!String::from_utf8_lossy(&listed.env(raised, "2").output().unwrap().stderr).contains("no route has an effect"));
 }

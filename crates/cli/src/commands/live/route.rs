@@ -5,13 +5,13 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use shardwise::core::routing::{KeyHash, KeyRoute};
-use shardwise::requests::{NoRoute, Route, RouteCause, To};
+use shardwise::requests::{NoRoute, Route, RouteCause, To, Width};
 use shardwise::{InstanceId, Member, MemberState, Router, ShardKey as _, View};
 use tokio::time::{Instant, sleep};
 
 use super::owner::why_unserved;
 use crate::commands::group::PolicyArg;
-use crate::commands::{IS_IT_THERE, waiting, waits_for};
+use crate::commands::{IS_IT_THERE, load_settings, waiting, waits_for};
 use crate::common::Common;
 use crate::exit::{CliFailure, Code, Result};
 use crate::output::{self, table_or};
@@ -231,6 +231,12 @@ impl ListRoutes {
     async fn run(&self, common: &Common) -> Result<Code> {
         let (factory, policy) = self.group.open(common)?;
         let routes = waiting(&waits_for(&factory, &policy), IS_IT_THERE, factory.routes(&policy)).await?;
+        // They were set before max_width was lowered, and stay until they are cleared.
+        if routes.iter().next().is_some() && load_settings(common)?.policy(&policy)?.requests.max_width == Width::ONE {
+            output::note(format_args!(
+                "policy {policy} has max_width = 1 in these settings, so no route has an effect: raise it on all members"
+            ));
+        }
         let one = |route: &KeyRoute| json!({"key_hash": route.key(), "width": route.width(), "skip": route.skip()});
         let json = json!({"policy": policy, "routes": routes.iter().map(one).collect::<Vec<_>>()});
         common.print(&json, || {
