@@ -160,7 +160,7 @@ fn check_refused(
     command
         .args(arguments.split(' '))
         .current_dir(&folder)
-        .env("RUST_LOG", "warn")
+        .env("RUST_LOG", "info")
         .env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318");
     let ran = command.output().map_err(TaskFailure::at(folder.display()))?;
     let reported = String::from_utf8_lossy(&ran.stderr);
