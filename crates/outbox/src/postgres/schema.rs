@@ -6,16 +6,13 @@ use crate::store::sql::{Migration, StatementError, migration, refuse_newer, requ
 use crate::{Error, ErrorKind};
 
 /// The schema version that this version of the crate reads and writes.
-pub const SCHEMA_VERSION: i64 = 7;
+pub const SCHEMA_VERSION: i64 = 8;
 
-/// The versions in the middle of an upgrade, on which publishers of both sides work: from 4 to 6, and from 6.
-const HALF_MIGRATED: i64 = 5;
-const BEFORE: i64 = 6;
 /// The first one in which publishers note numbers that were drawn.
 pub(super) const NOTES_NUMBERS: i64 = 7;
 
 /// All migrations, in order.
-pub const MIGRATIONS: [Migration; 7] = [
+pub const MIGRATIONS: [Migration; 8] = [
     migration!(1, "postgres/0001_outbox"),
     migration!(2, "postgres/0002_dead_letters"),
     migration!(3, "postgres/0003_identity"),
@@ -23,6 +20,7 @@ pub const MIGRATIONS: [Migration; 7] = [
     migration!(5, "postgres/0005_both"),
     migration!(6, "postgres/0006_numbers"),
     migration!(7, "postgres/0007_forget"),
+    migration!(8, "postgres/0008_new_first"),
 ];
 
 /// The oldest supported server, in the format of `server_version_num`.
@@ -31,9 +29,9 @@ const SERVER_MIN: i32 = 130_000;
 /// Prevents concurrent migrations, because two processes that create the same table disturb each other. The lock's number is arbitrary.
 const ONE_AT_A_TIME: &str = "SELECT pg_advisory_xact_lock(7738157320411812468)";
 
-/// Brings the schema up to date; several processes may do so at once. Step 6 waits for the transactions that use the outbox at that moment,
-/// for minutes if need be. Steps 6 and 7 fail while a publisher of an earlier version is alive: then the schema stays half migrated, and
-/// all go on.
+/// Brings the schema up to date; several processes may do so at once. Steps 6 and 8 wait for the transactions that use the outbox at that
+/// moment, for minutes if need be. Steps 6 and 7 fail while a publisher of an earlier version is alive: then the schema stays half
+/// migrated, and all go on.
 pub(super) async fn migrate(conn: &mut PgConnection) -> Result<(), StatementError> {
     require_server(conn).await?;
     for migration in &MIGRATIONS {
@@ -49,12 +47,14 @@ pub(super) async fn migrate(conn: &mut PgConnection) -> Result<(), StatementErro
     Ok(())
 }
 
-/// Fails unless the schema is this version's, or half migrated to it, which is logged.
+/// Fails unless the schema is this version's, or half migrated to it, which is logged: 5, 6 and 7 also serve publishers of an earlier
+/// version.
 pub(super) async fn check(conn: &mut PgConnection) -> Result<(), StatementError> {
     let found = version(conn).await?;
     let price = match found {
-        HALF_MIGRATED => "writers pay more than before",
-        BEFORE => "publishers are slower than they could be",
+        5 => "writers pay more than before",
+        6 => "publishers are slower than they could be",
+        7 => "writers of new aggregates pay more than they have to",
         _ => return Ok(require_schema(found, SCHEMA_VERSION, "it has no outbox where its search_path leads")?),
     };
     let database: String = sqlx::query_scalar("SELECT current_database()::text").fetch_one(conn).await?;

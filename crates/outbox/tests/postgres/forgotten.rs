@@ -70,7 +70,8 @@ async fn on_the_way_down_kept_events_get_rows_by_which_they_are_deleted() {
     outbox.insert(events("a", 1..=2)).await;
     deliver(&outbox).await;
     outbox.insert(events("a", 3..=3)).await;
-    let [.., forget] = &postgres::MIGRATIONS[..] else { panic!("schema 7") };
+    let [.., forget, new_first] = &postgres::MIGRATIONS[..] else { panic!("schemas 7 and 8") };
+    migrate(&outbox, new_first.down).await;
     migrate(&outbox, forget.down).await;
     // What a publisher of schema 6 deletes by.
     let old = "SELECT count(*) FROM outbox AS o JOIN outbox_aggregate AS a ON a.id = o.aggregate AND o.seq <= a.drained_seq";
@@ -79,6 +80,7 @@ async fn on_the_way_down_kept_events_get_rows_by_which_they_are_deleted() {
     assert_eq!(store.sweep(SOON, 0, 10).await.unwrap().deleted, 2);
     assert_eq!(store.clean(SOON, 10).await.unwrap().forgotten, 1);
     migrate(&outbox, forget.up).await;
+    migrate(&outbox, new_first.up).await;
     let arrived: Vec<_> = delivered(&outbox).await.into_iter().map(|event| event.id).collect();
     assert_eq!(arrived, ["a-3"]);
 }
@@ -87,12 +89,14 @@ async fn on_the_way_down_kept_events_get_rows_by_which_they_are_deleted() {
 #[tokio::test]
 async fn what_was_parked_before_the_upgrade_is_sent_again_with_all_that_came_behind_it() {
     let outbox = Outbox::new().await;
-    let [.., forget] = &postgres::MIGRATIONS[..] else { panic!("schema 7") };
+    let [.., forget, new_first] = &postgres::MIGRATIONS[..] else { panic!("schemas 7 and 8") };
+    migrate(&outbox, new_first.down).await;
     migrate(&outbox, forget.down).await;
     outbox.insert(events("a", 1..=2)).await;
     outbox.execute("UPDATE outbox SET parked_at = now(), parked_error = 'no' WHERE id = 'a-1'").await;
     outbox.execute("UPDATE outbox_aggregate SET last_seq = 2, drained_seq = 2").await;
     migrate(&outbox, forget.up).await;
+    migrate(&outbox, new_first.up).await;
     outbox.insert(events("a", 3..=3)).await;
     deliver(&outbox).await;
     assert_eq!(number(&outbox, AGGREGATES).await, 1, "it is kept");

@@ -13,6 +13,7 @@ mod encoding;
 mod forgotten;
 mod lost_commits;
 mod migrations;
+mod new_first;
 mod numbers;
 mod publishing;
 mod refusals;

@@ -175,7 +175,9 @@ async fn a_sequence_that_fell_back_refuses_writers_until_it_is_restored() {
         assert!(refused.contains(told), "{aggregate}: {refused}");
         outbox.execute("SELECT setval('outbox_order', 500)").await;
     }
-    outbox.execute(&format!("BEGIN; {}; COMMIT", postgres::MIGRATIONS[6].down)).await;
+    for migration in postgres::MIGRATIONS[6..].iter().rev() {
+        outbox.execute(&format!("BEGIN; {}; COMMIT", migration.down)).await;
+    }
     let down = format!("BEGIN; {}; COMMIT", postgres::MIGRATIONS[5].down);
     let refused = outbox.database.execute(&down).await.unwrap_err().to_string();
     assert!(refused.contains("run `shardwise outbox restored` first"), "{refused}");

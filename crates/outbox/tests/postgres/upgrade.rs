@@ -1,4 +1,4 @@
-//! From schema 4 to schema 7 and back, while writers write and publishers of both versions publish.
+//! From schema 4 to schema 8 and back, while writers write and publishers of both versions publish.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex};
@@ -175,9 +175,9 @@ async fn ends(mut conn: PgConnection, aggregate: &str) {
     conn.execute("COMMIT").await.unwrap();
 }
 
-/// From 4 to 7: a publisher of version 4 hands over to a new one, and one transaction stays open all the way.
+/// From 4 to 8: a publisher of version 4 hands over to a new one, and one transaction stays open all the way.
 async fn up(outbox: &Outbox, log: &Log, former: RunningFormer, retention: Duration) -> Running {
-    let [both, numbers, forget] = &postgres::MIGRATIONS[4..] else { panic!("schemas 5 to 7") };
+    let [both, numbers, forget, new_first] = &postgres::MIGRATIONS[4..] else { panic!("schemas 5 to 8") };
     let open = stays_open(outbox, "open-up").await;
     migrated("up to 5", migrating(outbox, both.up)).await;
     log.goes_on("with the former publisher at schema 5").await;
@@ -201,12 +201,21 @@ async fn up(outbox: &Outbox, log: &Log, former: RunningFormer, retention: Durati
     log.goes_on("at schema 6").await;
     migrated("up to 7", migrating(outbox, forget.up)).await;
     log.goes_on("at schema 7").await;
+    let open = stays_open(outbox, "open-new-first").await;
+    let migration = migrating(outbox, new_first.up);
+    log.goes_on("while schema 8 waits for the open transaction").await;
+    assert!(!migration.is_finished(), "it waits");
+    ends(open, "open-new-first").await;
+    migrated("up to 8", migration).await;
+    log.goes_on("at schema 8").await;
     newer
 }
 
-/// From 7 to 4: the new publisher hands over to one of version 4.
+/// From 8 to 4: the new publisher hands over to one of version 4.
 async fn down(outbox: &Outbox, log: &Log, newer: Running, incarnation: &str) -> RunningFormer {
-    let [both, numbers, forget] = &postgres::MIGRATIONS[4..] else { panic!("schemas 5 to 7") };
+    let [both, numbers, forget, new_first] = &postgres::MIGRATIONS[4..] else { panic!("schemas 5 to 8") };
+    migrated("down to 7", migrating(outbox, new_first.down)).await;
+    log.goes_on("at schema 7 again").await;
     migrated("down to 6", migrating(outbox, forget.down)).await;
     log.goes_on("at schema 6 again").await;
     let open = stays_open(outbox, "open-numbers").await;
@@ -244,7 +253,7 @@ async fn up_and_down_and_up_again_nothing_is_lost_and_the_order_is_that_of_the_c
     writers.stop().await;
     log.is_complete(&outbox).await;
     running.stop().await;
-    assert_eq!(outbox.execute("SELECT schema_version FROM outbox_meta").await[0][0].as_deref(), Some("7"));
+    assert_eq!(outbox.execute("SELECT schema_version FROM outbox_meta").await[0][0].as_deref(), Some("8"));
 }
 
 /// `init` goes as far as it can, and says what is in its way; a half migrated outbox works, and says so.
@@ -253,7 +262,7 @@ async fn an_outbox_stays_half_migrated_while_a_former_publisher_lives_and_says_w
     let (outbox, log) = (of_schema_4().await, Log::default());
     outbox.insert(events("a", 1..=2)).await;
     let refused = PostgresStore::open(outbox.config()).await.unwrap_err();
-    assert!(refused.to_string().ends_with("its schema is 4, this version needs 7: run `shardwise outbox init`"), "{refused}");
+    assert!(refused.to_string().ends_with("its schema is 4, this version needs 8: run `shardwise outbox init`"), "{refused}");
     let former = Former::register(&outbox, "first", &log).await.unwrap();
     let refused = PostgresStore::init(outbox.config()).await.unwrap_err();
     let said = "publishers of an earlier version are alive (former). The outbox stays at schema 5, where writers and all publishers go on: \

@@ -36,7 +36,7 @@ async fn schema(outbox: &Outbox) -> Option<String> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_prepared_transaction_is_named_and_waited_for_and_its_event_arrives() {
     let (outbox, log) = (of_schema_4_on(&server(PostgresOptions::default()).await).await, Log::default());
-    let [both, numbers, _] = &postgres::MIGRATIONS[4..] else { panic!("schemas 5 to 7") };
+    let [both, numbers, ..] = &postgres::MIGRATIONS[4..] else { panic!("schemas 5 and 6") };
     let mut conn = outbox.connection().await;
     committed(&mut conn, "held").await;
     let mut prepared = stays_open(&outbox, "held").await;
@@ -76,7 +76,7 @@ async fn a_prepared_transaction_is_named_and_waited_for_and_its_event_arrives() 
 /// that missed the transaction would set the next sequence below those that it has given.
 async fn prepared_meanwhile(options: PostgresOptions) {
     let (outbox, log) = (of_schema_4_on(&server(options).await).await, Log::default());
-    let [both, numbers, _] = &postgres::MIGRATIONS[4..] else { panic!("schemas 5 to 7") };
+    let [both, numbers, ..] = &postgres::MIGRATIONS[4..] else { panic!("schemas 5 and 6") };
     let mut prepared = stays_open(&outbox, "held").await;
     for _ in 0..MEANWHILE {
         write(&mut prepared, "held").await.unwrap();

@@ -1,0 +1,155 @@
+//! A session that wrote the first event of an aggregate expects the next one to be a first one too: what follows where it is wrong. And the
+//! ids that no writer gives.
+
+use std::time::Duration;
+
+use shardwise_outbox::exercise::StoreHarness as _;
+use shardwise_outbox::{NewEvent, Store as _};
+use sqlx::{Connection as _, Executor as _, PgConnection, Row as _};
+
+use crate::common::{Outbox, insert};
+use crate::publishing::delivered;
+use crate::shared::{events, within};
+use crate::strikes::{holder, number, read};
+use crate::writers::waits;
+
+const LIMIT: Duration = Duration::from_mins(3);
+
+/// What the session expects.
+async fn expects_new(conn: &mut PgConnection) -> bool {
+    let guess = "SELECT coalesce(current_setting('shardwise.new_aggregates', true), '')";
+    sqlx::query_scalar::<_, String>(guess).fetch_one(conn).await.unwrap() == "on"
+}
+
+async fn write(conn: &mut PgConnection, aggregate: &str, number: u64) {
+    insert(conn, events(aggregate, number..=number).remove(0)).await.unwrap();
+}
+
+async fn arrived(outbox: &Outbox) -> Vec<String> {
+    delivered(outbox).await.into_iter().map(|event| event.id).collect()
+}
+
+#[tokio::test]
+async fn the_guess_follows_what_the_session_writes_and_outlives_the_transaction_that_commits() {
+    let outbox = Outbox::new().await;
+    let mut conn = outbox.connection().await;
+    assert!(!expects_new(&mut conn).await);
+    for (aggregate, number, then) in [("a", 1, true), ("b", 1, true), ("a", 2, false), ("b", 2, false), ("c", 1, true), ("d", 1, true)] {
+        write(&mut conn, aggregate, number).await;
+        assert_eq!(expects_new(&mut conn).await, then, "{aggregate}-{number}");
+    }
+    let mut tx = conn.begin().await.unwrap();
+    write(&mut tx, "d", 2).await;
+    assert!(!expects_new(&mut tx).await);
+    tx.rollback().await.unwrap();
+    assert!(expects_new(&mut conn).await);
+    // All in one statement, with aggregates that come twice.
+    let rows = ["e", "e", "d", "f", "a"].map(|name| format!("('order', '{name}', 'OrderChanged')")).join(", ");
+    let statement = format!("INSERT INTO outbox (aggregatetype, aggregateid, type) VALUES {rows}");
+    sqlx::raw_sql(sqlx::AssertSqlSafe(statement)).execute(&mut conn).await.unwrap();
+    assert_eq!(number(&outbox, "SELECT count(*) FROM outbox_aggregate").await, 6);
+    assert_eq!(number(&outbox, "SELECT count(DISTINCT (aggregate, aggregateid)) FROM outbox").await, 6);
+    let order = "SELECT bool_and(p) FROM (SELECT o.position > lag(o.position) OVER (PARTITION BY aggregate ORDER BY seq) AS p FROM outbox AS o) AS x";
+    assert_eq!(outbox.execute(order).await, [[Some("t".to_owned())]]);
+    assert_eq!(arrived(&outbox).await.len(), 6 + 5);
+}
+
+/// Of an aggregate that all publishers have put off, which its next event lists again.
+#[tokio::test]
+async fn a_wrong_guess_finds_an_aggregate_that_was_struck_off() {
+    let outbox = Outbox::new().await;
+    outbox.insert(events("a", 1..=1)).await;
+    outbox.execute("INSERT INTO outbox_head (aggregate, listed, done_seq) SELECT id, false, drained_seq FROM outbox_aggregate").await;
+    let (store, me) = holder(&outbox).await;
+    let outcomes = read(&store, &me).await;
+    assert_eq!(store.record(&me, &outcomes, false).await.unwrap(), []);
+    store.leave(&me).await.unwrap();
+    assert_eq!(number(&outbox, "SELECT count(*) FROM outbox_aggregate WHERE last_seq = drained_seq").await, 1, "it keeps its row");
+    let mut conn = outbox.connection().await;
+    write(&mut conn, "new", 1).await;
+    assert!(expects_new(&mut conn).await);
+    write(&mut conn, "a", 2).await;
+    let mut arrived = arrived(&outbox).await;
+    arrived.sort();
+    assert_eq!(arrived, ["a-2", "new-1"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wrong_guess_waits_for_the_writer_before_it_and_comes_behind() {
+    let outbox = Outbox::new().await;
+    outbox.insert(events("old", 1..=1)).await;
+    for level in ["READ COMMITTED", "REPEATABLE READ"] {
+        let (mut one, mut two) = (outbox.connection().await, outbox.connection().await);
+        write(&mut two, &format!("new {level}"), 1).await;
+        assert!(expects_new(&mut two).await);
+        // Of an aggregate that is listed, and of one that the first writer creates.
+        for (aggregate, fails) in [("old".to_owned(), false), (format!("created {level}"), level == "REPEATABLE READ")] {
+            two.execute("SET shardwise.new_aggregates = 'on'").await.unwrap();
+            let mut first = one.begin().await.unwrap();
+            insert(&mut first, NewEvent::new("order", &aggregate, "OrderChanged", "{}")).await.unwrap();
+            let (begin, second) = (format!("BEGIN ISOLATION LEVEL {level}; SELECT 1 FROM outbox_meta"), aggregate.clone());
+            let behind = tokio::spawn(async move {
+                sqlx::raw_sql(sqlx::AssertSqlSafe(begin)).execute(&mut two).await.unwrap();
+                let done = insert(&mut two, NewEvent::new("order", &second, "OrderChanged", "{}")).await;
+                two.execute(if done.is_ok() { "COMMIT" } else { "ROLLBACK" }).await.unwrap();
+                (two, done)
+            });
+            waits(&outbox, 1).await;
+            first.commit().await.unwrap();
+            let (back, done) = within("the second writer ends", LIMIT, behind).await.unwrap();
+            two = back;
+            assert_eq!(done.is_err(), fails, "{level}, {aggregate}: {done:?}");
+            if fails {
+                // Try again, as with any other row.
+                assert_eq!(crate::writers::code(&done.unwrap_err()), "40001");
+            }
+        }
+    }
+    let order = "SELECT bool_and(p) FROM (SELECT o.position > lag(o.position) OVER (PARTITION BY aggregate ORDER BY seq) AS p FROM outbox AS o) AS x";
+    assert_eq!(outbox.execute(order).await, [[Some("t".to_owned())]]);
+    assert_eq!(arrived(&outbox).await.len(), 1 + 5 + 4);
+}
+
+/// The row that its snapshot shows is gone: without the guess this is 40001, and with it the aggregate is made anew.
+#[tokio::test]
+async fn a_guess_under_an_older_snapshot_makes_a_forgotten_aggregate_anew() {
+    let outbox = Outbox::new().await;
+    outbox.insert(events("a", 1..=1)).await;
+    let mut conn = outbox.connection().await;
+    conn.execute("SET shardwise.new_aggregates = 'on'; BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1 FROM outbox_aggregate")
+        .await
+        .unwrap();
+    assert_eq!(arrived(&outbox).await, ["a-1"]);
+    write(&mut conn, "a", 2).await;
+    conn.execute("COMMIT").await.unwrap();
+    assert_eq!(arrived(&outbox).await, ["a-2"]);
+    assert_eq!(
+        number(&outbox, "SELECT seq FROM outbox WHERE id = 'a-2'")
+            .await
+            .cmp(&number(&outbox, "SELECT seq FROM outbox WHERE id = 'a-1'").await),
+        std::cmp::Ordering::Greater
+    );
+}
+
+#[tokio::test]
+async fn ids_that_no_writer_gives_are_uuids_that_sort_by_time() {
+    let outbox = Outbox::new().await;
+    let mut conn = outbox.connection().await;
+    let mut earlier = String::new();
+    for number in 0..20 {
+        let before = "SELECT floor(date_part('epoch', clock_timestamp()) * 1000)::bigint";
+        let before: i64 = sqlx::query_scalar(before).fetch_one(&mut conn).await.unwrap();
+        let row = "INSERT INTO outbox (aggregatetype, aggregateid, type) VALUES ('order', $1, 'OrderPlaced')
+            RETURNING id, ceil(date_part('epoch', clock_timestamp()) * 1000)::bigint";
+        let row = sqlx::query(row).bind(number.to_string()).fetch_one(&mut conn).await.unwrap();
+        let (id, after): (String, i64) = (row.get(0), row.get(1));
+        let parsed = uuid::Uuid::parse_str(&id).unwrap();
+        assert_eq!((parsed.get_version_num(), parsed.get_variant(), parsed.to_string()), (7, uuid::Variant::RFC4122, id.clone()));
+        let (seconds, nanos) = parsed.get_timestamp().unwrap().to_unix();
+        let millis = i64::try_from(seconds).unwrap() * 1_000 + i64::from(nanos / 1_000_000);
+        assert!((before..=after).contains(&millis), "{id}: {millis} is not from {before} to {after}");
+        assert!(id > earlier, "{id} is not above {earlier}");
+        earlier = id;
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
