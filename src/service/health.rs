@@ -63,9 +63,9 @@ impl ShardingService {
     }
 
     /// Whether the worker that this service speaks for holds a lease, for a process that leases this service's share to another one, as the
-    /// sidecar does. Without the lease the member is drained: it gives up what it owns, and the rule of [`ShardingService::health`] for
-    /// groups of which half fails does not apply. Leases do not count before the first call; make it before
-    /// [`ShardingService::register_self`] if the member is to own nothing until the first lease.
+    /// sidecar does. Without the lease the member is drained: it gives up what it owns, and the rule of [`ShardingService::health`]
+    /// that keeps half of a group active does not apply. Leases do not count before the first call; make it before
+    /// [`ShardingService::register_self`] so that the member owns nothing before the first lease.
     ///
     /// # Errors
     ///

@@ -77,7 +77,7 @@ pub(super) const DRAIN_TIMEOUT: SettingKey = SettingKey::new("drain_timeout", Sh
 pub(super) const REJOIN_GRACE: SettingKey = SettingKey::new("rejoin_grace", Shape::time(Duration::ZERO, REJOIN_GRACE_MAX),
     "how long the slots of a worker that was stopped gracefully wait for it to come back under its own instance.id; 0s does not wait").or("0s");
 pub(super) const ON_DRAIN_TIMEOUT: SettingKey = SettingKey::new("on_drain_timeout", OneOf(&["hold", "release"]),
-    "only with exclusive ownership: hold keeps a slot whose work does not end until it does, release gives it away though work may still run").or("hold");
+    "only with exclusive ownership, when work outlasts drain_timeout: hold keeps the slot until the work ends, release gives it up while the work may still run").or("hold");
 pub(super) const EPOCH_FLOOR: SettingKey = SettingKey::new("epoch_floor", Shape::whole(0, ClaimStore::FLOOR_MAX),
     "only with exclusive ownership: after the store of claims was wiped or replaced, a number above the highest epoch used before");
 pub(super) const VERSION_RULE: SettingKey = SettingKey::new("version_rule", OneOf(&["none", "newest"]),

@@ -134,7 +134,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether everything passed that was to be checked.
+/// Whether every requested check passed.
 fn run(task: Task) -> Result<bool, TaskFailure> {
     // A benchmark's own output shows how far it is.
     let verbose = matches!(&task, Task::Test(TestArgs { verbose: true, .. }) | Task::Bench { .. });

@@ -100,7 +100,7 @@ impl NatsBackendConfig {
         Bucket::new(&self.bucket)
     }
 
-    /// The keys of another fleet, if some are to be followed.
+    /// The keys of another fleet, if one is followed.
     pub(crate) fn status(&self) -> NatsResult<Option<StatusKeys>> {
         let keys = self.status_bucket.as_ref().map(|bucket| StatusKeys::new(bucket, &self.status_keys)).transpose()?;
         if keys.as_ref().is_some_and(|keys| keys.bucket().name() == self.bucket) {

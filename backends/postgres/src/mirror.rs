@@ -35,7 +35,7 @@ pub(crate) struct MirrorChange {
 }
 
 impl GroupMirror {
-    /// Whether claims are to be read. What was known of them is forgotten where they are not.
+    /// Whether to read claims. What was known of them is forgotten where they are not.
     pub(crate) fn read_claims(&mut self, wanted: bool) {
         if wanted != self.claims.is_some() {
             self.claims = wanted.then(MirroredClaims::default);

@@ -209,7 +209,7 @@ fn done(record_id: &RecordId, answer: &GroupAnswer) -> ValkeyResult<()> {
     }
 }
 
-/// The holder's deadline changes with each renewal, and tells two holders apart.
+/// The holder's deadline changes with each renewal, and distinguishes two holders.
 fn in_use(instance_id: &InstanceId, answer: GroupAnswer) -> Failure {
     let mut rest = answer.rest.into_iter();
     let mut next = || rest.next().unwrap_or(Value::Nil);

@@ -112,11 +112,11 @@ function verdict(all, state) {
   const others = known.filter((view) => view.status.view_fingerprint !== state.own.view_fingerprint);
   if (all.length === 1) return state.observed ? "There are no workers." : "There is only this worker.";
   if (known.length === 1 && all.some((view) => view.isOld)) return "Not known: the group has changed since the others were asked.";
-  if (known.length === 1 && common(all) === null) return "Only what is seen here is known: no other has been asked, or none answered.";
+  if (known.length === 1 && common(all) === null) return "Only this worker's view is known: no other worker was asked, or none answered.";
   const rest = all.length - known.length;
   const why = common(all);
   const silent = rest === 0 ? "" : why !== null ? ` ${many(rest, "worker")} did not say: ${why}.` : ` ${many(rest, "worker")} did not say.`;
-  if (known.length === 1) return `Only what is seen here is known.${silent}`;
+  if (known.length === 1) return `Only this worker's view is known.${silent}`;
   if (others.length === 0) return `Yes: ${many(known.length, "worker")} see the same group.${silent}`;
   const again = all.length > ASKED_ALWAYS ? "Ask again; if it lasts" : "If it lasts";
   return `No: ${others.map((view) => view.id).join(", ")} see${others.length === 1 ? "s" : ""} another group than this worker. This is normal for a moment around a change. ${again}, look at their logs.${silent}`;

@@ -49,9 +49,9 @@ export function tick(state) {
   for (const node of document.querySelectorAll("#members [data-age]")) {
     const member = state.members.members.find((one) => one.instance_id === node.dataset.age);
     const ms = member === undefined ? null : age(member, state);
-    // The backend shows no member whose lease has ended, as of its own last proof.
+    // The backend shows no member whose lease has ended, as of the backend's last proof.
     say(node, ms === null ? `less than ${lasting(state.ttl + (state.own.view_age_ms ?? 0))} ago` : `${lasting(ms)} ago`);
-    node.title = ms === null ? "It cannot be asked; the backend keeps a worker in the group only while it renews." : "As it reported, counted on from then.";
+    node.title = ms === null ? "This worker cannot be asked. It is listed because its lease is being renewed." : "Estimated from its last report.";
     node.classList.toggle("late", member !== undefined && silent(state).includes(member));
   }
 }
@@ -62,7 +62,7 @@ function wish(member, state, drained) {
   const text = [h("p", {}, drained ? `${id} stays in the group and owns nothing, even after restarts, until it is undrained.` : `${id} takes its share again.`)];
   if (drained) {
     // The request is sent at once; its answer is shown when it arrives.
-    const moves = h("p", { role: "status" }, "How much would move is being computed.");
+    const moves = h("p", { role: "status" }, "Computing how much would move…");
     text.push(moves);
     post(state.policy, "plan", { leave: [id] }).then(
       (plan) => say(moves, plan.after.members === 0 ? "There is no other worker: no key would have an owner." : `About ${percent(plan.moved_share)} of all keys get another owner.`),

@@ -72,7 +72,7 @@ function row(event) {
 function show() {
   const heads = ["When", "Why", "Moved", "Slots", "Took", "Workers"];
   const rows = events.slice(-SHOWN).reverse().map(row);
-  const note = hasGap ? h("p", { class: "hint" }, "Some in between are not kept any more.") : null;
+  const note = hasGap ? h("p", { class: "hint" }, "Older changes are no longer stored.") : null;
   fill($("timeline"), note, rows.length === 0 ? h("p", { class: "hint" }, "Nothing has moved since this sidecar started.") : table("What has moved, the newest first", heads, rows, [3, 4, 5]));
 }
 

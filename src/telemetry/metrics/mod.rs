@@ -76,9 +76,9 @@ metrics! {
     SLOTS_WANTED: "shardwise_slots_wanted", Gauge, "slots", POLICY,
         "Slots that the placement gives to this worker; with exclusive ownership it owns them once it holds their claims";
     VIEW_REVISION: "shardwise_view_revision", Gauge, "none", POLICY,
-        "The backend's number of the view of the group that this worker goes by";
+        "The backend's revision of the view of the group that this worker uses";
     VIEW_AGE: "shardwise_view_age_seconds", Gauge, "seconds", POLICY,
-        "Time since that view was last proven current, looked at with each renewal and each failure; after two TTLs ownership ends";
+        "Time since that view was last proven current, updated at each renewal and failure; after two TTLs ownership ends";
     VIEW_FINGERPRINT: "shardwise_view_fingerprint", Gauge, "none", POLICY,
         "The first 48 bits of that view's fingerprint: workers that agree show the same number";
     REBALANCING_FROZEN: "shardwise_stands_still", Gauge, "none", POLICY,
@@ -94,7 +94,7 @@ metrics! {
         "With exclusive ownership, from the view that gives this worker slots until it holds all of them, others' drains included: kind is emergency if a \
      member had vanished without leaving, else graceful";
     RENEWAL: "shardwise_renewal_seconds", Histogram, "seconds", POLICY,
-        "From the start of a renewal that counted until its answer was there";
+        "Duration of a successful renewal, from request to answer";
     DEADLINE_MARGIN: "shardwise_deadline_margin_seconds", Gauge, "seconds", POLICY,
         "How much was left until the deadline when the last renewal was answered; at 0 this worker stops owning";
     FENCES_REFUSED: "shardwise_fences_refused_total", Counter, "questions", POLICY,
@@ -126,7 +126,7 @@ metrics! {
     SESSIONS_OPEN: "shardwise_sessions_open", Gauge, "sessions", POLICY,
         "Sessions that this worker has open";
     DRAIN_GUARD_AGE: "shardwise_drain_guard_age_seconds", Gauge, "seconds", POLICY,
-        "Age of the oldest work in a slot or name that must go to another member, looked at with each renewal; 0 without any";
+        "Age of the oldest work that delays a handover, updated at each renewal; 0 without any";
 }
 
 /// Describes each metric to the installed exporter. Call it once after installing one that shows descriptions.

@@ -67,7 +67,7 @@ impl Schema {
         format!("shardwise_{}", self.0)
     }
 
-    /// Tells those who listen that the group has changed.
+    /// Notifies listeners that the group has changed.
     fn notify(&self, group: &GroupName) -> String {
         format!("pg_notify({}, {})", text(&self.channel()), group_payload(group))
     }

@@ -12,7 +12,7 @@ use crate::common::Common;
 use crate::exit::{CliFailure, Code, Result};
 
 /// Ten lines with which workers on one machine find each other.
-const WORKERS: &str = r#"# `shardwise settings --why` shows the values in force; all keys: docs/reference/settings.md
+const WORKERS: &str = r#"# `shardwise settings --why` shows the values in force; all keys: https://github.com/shardwise/shardwise/blob/main/docs/reference/settings.md
 [default.resilience.sharding.discovery]
 backend = "local" # one machine; for several: "postgres", "nats", "valkey", "etcd", "consul"
 ttl = "10s"       # a worker that is silent for this long has lost its share

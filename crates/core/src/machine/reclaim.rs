@@ -1,7 +1,7 @@
 //! Asking for what others hold in this member's place.
 //!
 //! A member that could not claim for a TTL, for example because it was fenced or saw no view, finds that the next in line has taken its
-//! share. If the group did not change meanwhile, nothing tells the others that it is able again: its record says it.
+//! share. If the group did not change meanwhile, the others learn that it can own again from its record alone.
 
 use std::time::Duration;
 

@@ -47,7 +47,7 @@ pub(crate) struct ShownGrant {
     epoch: u64,
     /// The period that a timer fired; else null.
     period: Option<FiredPeriod>,
-    /// It is to go: end the work in flight, start none, then say so at `grants/finished`.
+    /// It must be handed over: finish the work in flight, start none, then report it at `grants/finished`.
     finish: bool,
 }
 

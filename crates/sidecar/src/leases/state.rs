@@ -67,7 +67,7 @@ const UNKNOWN: &str = "this sidecar has no such lease: it has ended, or the side
 pub(crate) enum GrantPhase {
     /// Work may start.
     Granted,
-    /// It is to go: work in flight may end, and none may start.
+    /// It must be handed over: work in flight may finish, and no new work may start.
     Finish,
     /// It is gone, or its time for finishing has passed. Kept until the worker confirms that its work has stopped.
     Lost,
@@ -236,7 +236,7 @@ impl LeaseState {
         self.former.get(resource).is_some_and(|(granted, lease)| *granted >= epoch && Some(*lease) != self.live())
     }
 
-    /// Whether the slot is granted under that epoch, also if it is to go.
+    /// Whether the slot is granted under that epoch, also while it is being handed over.
     pub(crate) fn has_slot(&self, slot: u32, epoch: Epoch) -> bool {
         let grant = self.of_slot.get(&slot).and_then(|number| self.grants.get(number));
         grant.is_some_and(|grant| grant.epoch == epoch && grant.phase != GrantPhase::Lost)

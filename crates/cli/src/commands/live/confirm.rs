@@ -14,7 +14,7 @@ use crate::output::count;
 #[command(after_help = "\
 If more members vanish at once than the policy's max_loss allows, the others do not take over their slots. They wait until enough members \
 are back, under any id, or until this command confirms the loss.
-Exit code 1: no member was waiting for it.
+Exit code 1: no member is waiting for confirmation.
 
   shardwise confirm-loss")]
 pub(crate) struct ConfirmLoss {

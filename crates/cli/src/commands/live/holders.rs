@@ -23,8 +23,8 @@ const RANGES_MAX: usize = 8;
 Only under exclusive ownership. Prints how many slots and names each member holds; then each name that is held (singletons, daemons, timers); \
 then the slots whose holder is not the member that the placement names (wanted), and why: handover, drain, version_rule, expiring, unclaimed, \
 grace, loss or min_members.
-With --json every slot and name, with holder, incarnation, epoch, since, wanted and why; since is null for what was held before this command \
-looked. A member that died is listed for up to a TTL after its last renewal.
+With --json every slot and name, with holder, incarnation, epoch, since, wanted and why; since is null if the holder had it before the command \
+started. A member that died is listed for up to a TTL after its last renewal.
 Exit code 1: no member holds anything.
 
   shardwise holders

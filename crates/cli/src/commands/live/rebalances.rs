@@ -21,7 +21,7 @@ The backend keeps no history; a sidecar (`shardwise serve`) keeps its worker's. 
 
   shardwise rebalances")]
 pub(crate) struct RebalancesArgs {
-    /// Continue until the command is stopped, as it does without this flag
+    /// Has no effect: the command always continues until it is stopped
     #[arg(long = "follow")]
     _follow: bool,
     #[command(flatten)]

@@ -132,7 +132,7 @@ impl Flow {
     }
 
     /// The next aggregate to test a destination with: the first of those whose head has failed least. A head that has failed before may be
-    /// the cause itself, and would tell as little again.
+    /// the cause itself, and would give no more information.
     fn least_failed(&self, to: &DestinationKey) -> Option<usize> {
         let of_destination = self.ready.iter().enumerate().filter(|(_, waiting)| waiting.to == *to);
         of_destination.min_by_key(|(_, waiting)| waiting.head.failures).map(|(at, _)| at)
