@@ -98,7 +98,7 @@ pub use shardwise_core::{
 };
 pub use shardwise_discovery as discovery;
 pub use telemetry::{metrics, trace};
-pub use work::{DAEMONS_MAX, DaemonCount, Daemons, Guard, OwnedRun, PERIOD_LEAST, PERIOD_MOST, Period, Run, Singleton, Tenure, Timer};
+pub use work::{DAEMONS_MAX, DaemonCount, Daemons, Guard, OwnedRun, PERIOD_MAX, PERIOD_MIN, Period, Run, Singleton, Tenure, Timer};
 
 /// The README's code, compiled.
 #[cfg(doctest)]

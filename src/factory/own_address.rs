@@ -13,7 +13,7 @@ use crate::settings::ADDRESS_AUTO;
 /// How long the system may look for the name of the backend's server.
 const FOUND_WITHIN: Duration = Duration::from_secs(5);
 /// The most addresses of a name that are tried.
-const ADDRESSES_MOST: usize = 4;
+const ADDRESSES_MAX: usize = 4;
 /// Any port would do: nothing is sent.
 const PORT: u16 = 9;
 
@@ -66,7 +66,7 @@ fn found(host: &str) -> std::result::Result<Vec<IpAddr>, String> {
     let look = move || {
         let addresses = (name.as_str(), PORT).to_socket_addrs();
         // The caller may have given up waiting.
-        let _ = sender.send(addresses.map(|all| all.map(|address| address.ip()).take(ADDRESSES_MOST).collect()));
+        let _ = sender.send(addresses.map(|all| all.map(|address| address.ip()).take(ADDRESSES_MAX).collect()));
     };
     // A thread, because nothing else bounds how long the system looks.
     std::thread::Builder::new().name("own-address".to_owned()).spawn(look).map_err(|error| error.to_string())?;

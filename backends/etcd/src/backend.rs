@@ -25,7 +25,7 @@ use crate::records::{MemberTable, decode, encode, going_on, joining};
 use crate::revisions::Revisions;
 
 /// The shortest TTL that etcd grants with its default settings; shorter requests get this one.
-pub const TTL_LEAST: Duration = Duration::from_secs(2);
+pub const TTL_MIN: Duration = Duration::from_secs(2);
 
 /// How much later than its TTL a silent member may leave the view: etcd looks for ended leases every half second, then its members
 /// agree on it.

@@ -48,4 +48,4 @@ pub use backend::NatsBackend;
 pub use config::{BUCKET_DEFAULT, NatsBackendConfig, STATUS_KEYS_DEFAULT, SyncInterval, URL_DEFAULT, URLS_MAX};
 pub use feeds::{GROUPS_MAX, WATCHERS_MAX};
 pub use kind::BACKEND;
-pub use registrar::{RECORD_BYTES_MAX, TTL_LEAST};
+pub use registrar::{RECORD_BYTES_MAX, TTL_MIN};

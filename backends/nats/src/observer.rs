@@ -33,7 +33,7 @@ use crate::status::{ForeignFollower, ForeignReading};
 /// First and longest pause between two attempts to list a group, and the share of its shortest TTL that a pause has at most.
 const RETRY_FIRST: Duration = Duration::from_millis(250);
 const RETRY_LONGEST: Duration = Duration::from_secs(30);
-const RETRY_LEAST: Duration = Duration::from_secs(1);
+const RETRY_MIN: Duration = Duration::from_secs(1);
 const RETRIES_PER_TTL: u32 = 3;
 /// Pause after a failure that does not pass before its cause is fixed.
 const REPAIR_PAUSE: Duration = Duration::from_secs(5);
@@ -185,7 +185,7 @@ impl BucketObserver {
         }
         let is_passing = failure.is_passing();
         group.shown.send_modify(|shown| shown.failure = Some((failure, now)));
-        let longest = self.least_ttl().map_or(RETRY_LEAST, |ttl| (ttl / RETRIES_PER_TTL).clamp(RETRY_LEAST, RETRY_LONGEST));
+        let longest = self.least_ttl().map_or(RETRY_MIN, |ttl| (ttl / RETRIES_PER_TTL).clamp(RETRY_MIN, RETRY_LONGEST));
         let pause = if is_passing { self.backoff.fail().min(longest) } else { REPAIR_PAUSE };
         sleep(jittered(pause)).await;
     }

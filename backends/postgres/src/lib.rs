@@ -31,5 +31,5 @@ pub use client::CONNECTIONS_MAX;
 pub use config::{PostgresBackendConfig, SCHEMA_DEFAULT};
 pub use feeds::{GROUPS_MAX, WATCHERS_MAX};
 pub use kind::BACKEND;
-pub use members::{RECORD_BYTES_MAX, TTL_LEAST};
+pub use members::{RECORD_BYTES_MAX, TTL_MIN};
 pub use sql::schema::{MIGRATIONS, SCHEMA_VERSION, SchemaMigration};

@@ -16,12 +16,12 @@ use crate::sql::reads::{self, GroupNews};
 /// The most bytes one record may have as JSON.
 pub const RECORD_BYTES_MAX: usize = 65_536;
 /// The shortest TTL; shorter requests get this one.
-pub const TTL_LEAST: Duration = Duration::from_secs(1);
+pub const TTL_MIN: Duration = Duration::from_secs(1);
 
 impl Shared {
     pub(crate) async fn register(self: &Arc<Self>, registration: &Registration) -> PgResult<Grant> {
         let (record, record_id) = (encode(&registration.member)?, registration.record_id());
-        let ttl = registration.ttl.max(TTL_LEAST);
+        let ttl = registration.ttl.max(TTL_MIN);
         let (client, started) = (&self.client, self.client.clock.now());
         let sql = members::register(&client.schema, &record_id, &record, ttl, CallNumber::next());
         let answers = client.run_write(CallTurn::MayWait, sql).await?;
@@ -43,7 +43,7 @@ impl Shared {
     }
 
     pub(crate) async fn renew(self: &Arc<Self>, record_id: &RecordId, ttl: Duration) -> PgResult<Grant> {
-        let (client, started, ttl) = (&self.client, self.client.clock.now(), ttl.max(TTL_LEAST));
+        let (client, started, ttl) = (&self.client, self.client.clock.now(), ttl.max(TTL_MIN));
         let answers = client.run_write(CallTurn::Quick, members::renew(&client.schema, record_id, ttl)).await?;
         if answers.last().is_empty() {
             self.left(record_id);

@@ -24,7 +24,7 @@ use crate::sql::reads::{self, GroupNews, Head, KnownNumbers, NOTHING_KNOWN};
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(750);
 const LOOKS_PER_TTL: u32 = 4;
 /// The shortest time between two looks for which nothing has asked.
-const LOOK_LEAST: Duration = Duration::from_millis(50);
+const LOOK_MIN: Duration = Duration::from_millis(50);
 /// How often everything is read anew, so that a row that was edited by hand stays unnoticed for no longer.
 const RELIST_EVERY: Duration = Duration::from_mins(1);
 /// First and longest pause after failures.
@@ -328,7 +328,7 @@ impl GroupObserver {
 
     /// Until the next look for which nothing has to ask.
     fn pause(&self, now: Moment) -> Duration {
-        let every = (self.least_ttl() / LOOKS_PER_TTL).clamp(LOOK_LEAST, LOOK_EVERY);
+        let every = (self.least_ttl() / LOOKS_PER_TTL).clamp(LOOK_MIN, LOOK_EVERY);
         // A write that is due a moment later than this look must not wait for the next one.
         let due = self.silence.look_at().filter(|_| self.may_bury).map_or(every, |at| at.since(now).max(Duration::from_millis(1)));
         every.min(due)

@@ -21,7 +21,7 @@ use crate::keys::KeyPrefix;
 use crate::member_keys::MemberKeys;
 use crate::mirror::MemberMirror;
 use crate::reader::{LIMITS, ValkeyReader};
-use crate::records::{TTL_LEAST, decode, encode};
+use crate::records::{TTL_MIN, decode, encode};
 use crate::scripts::{GroupAnswer, bytes, text};
 use crate::sentinel::ServerLocator;
 
@@ -121,7 +121,7 @@ impl Discovery for ValkeyBackend {
 
 impl Client {
     async fn register(&self, registration: &Registration) -> ValkeyResult<Grant> {
-        let (record, record_id, ttl) = (encode(&registration.member)?, registration.record_id(), registration.ttl.max(TTL_LEAST));
+        let (record, record_id, ttl) = (encode(&registration.member)?, registration.record_id(), registration.ttl.max(TTL_MIN));
         let (writer, number) = next_call();
         let arguments = [id(&record_id), life(&record_id), writer, number, micros(ttl), MEMBERS_MAX.to_string(), record];
         let mut call = self.call(&self.scripts.register, &record_id.group, MakesGroup::Yes, arguments);
@@ -136,7 +136,7 @@ impl Client {
     }
 
     async fn renew(&self, record_id: &RecordId, ttl: Duration) -> ValkeyResult<Grant> {
-        let ttl = ttl.max(TTL_LEAST);
+        let ttl = ttl.max(TTL_MIN);
         let arguments = [id(record_id), life(record_id), micros(ttl)];
         let call = self.call(&self.scripts.renew, &record_id.group, MakesGroup::No, arguments);
         let started = self.clock.now();

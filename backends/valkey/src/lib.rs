@@ -33,4 +33,4 @@ pub use backend::ValkeyBackend;
 pub use config::{PREFIX_DEFAULT, SENTINELS_MAX, ValkeyConfig};
 pub use kind::BACKEND;
 pub use reader::{GROUPS_MAX, WATCHERS_MAX};
-pub use records::{RECORD_BYTES_MAX, TTL_LEAST};
+pub use records::{RECORD_BYTES_MAX, TTL_MIN};

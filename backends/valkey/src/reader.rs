@@ -14,7 +14,7 @@ use crate::connection::LiveConnection;
 use crate::error::{Failure, ValkeyResult};
 use crate::foreign::MemberScan;
 use crate::mirror::{MemberMirror, NewsOutcome};
-use crate::records::TTL_LEAST;
+use crate::records::TTL_MIN;
 use crate::scripts::{GroupAnswer, LuaScript};
 use crate::subscription::NewsSubscription;
 
@@ -244,7 +244,7 @@ impl Following {
         match self.mirror.apply(message)? {
             NewsOutcome::Applied => {
                 // A member that has come may be the next that is due. The server knows when, but no sooner than this.
-                let soon = Instant::now() + TTL_LEAST;
+                let soon = Instant::now() + TTL_MIN;
                 self.due = Some(self.due.map_or(soon, |due| due.min(soon)));
                 Ok(true)
             }

@@ -5,7 +5,7 @@ import type { Clock } from "./waits.js";
 /** Timers may not count while the machine sleeps, so the clock is read at least so often. */
 const LOOK_EVERY_MS = 200;
 /** The most renewals that wait for the lines of the stream that they presuppose. */
-const PENDING_MOST = 16;
+const PENDING_MAX = 16;
 
 export interface DeadlineEvents {
   /** It is ahead now and was not before, or it was reached. The second comes once, and before it is moved on: there was a gap. */
@@ -42,7 +42,7 @@ export class Deadline {
    */
   extend(at: number, version: number): void {
     if (this.version !== undefined && version <= this.version) this.#move(at);
-    else this.#pending = [...this.#pending, { version, at }].slice(-PENDING_MOST);
+    else this.#pending = [...this.#pending, { version, at }].slice(-PENDING_MAX);
   }
 
   /** The changes up to that version are processed. */

@@ -8,7 +8,7 @@ import type { Grant, GrantLine } from "./types.js";
 import type { Clock } from "./waits.js";
 
 /** The most numbers of grants of one lease that are remembered after they were let go. */
-const RELEASED_MOST = 131_072;
+const RELEASED_MAX = 131_072;
 
 /** A grant. `order` is that of its arrival, over all leases. */
 export class Holding {
@@ -250,7 +250,7 @@ export class Holdings {
     this.#released.add(grant);
     this.#finished.push(grant);
     const [first] = this.#released;
-    if (this.#released.size > RELEASED_MOST && first !== undefined) this.#released.delete(first);
+    if (this.#released.size > RELEASED_MAX && first !== undefined) this.#released.delete(first);
   }
 
   #remove(holding: Holding): void {

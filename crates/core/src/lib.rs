@@ -72,7 +72,7 @@ pub use placer::{Placer, ViewPlacement};
 pub use plan::{Balance, Move, Plan};
 pub use policy::{
     BackendLoss, DRAIN_TIMEOUT_MAX, KEEP_FOR_MAX, KeyPlacement, LoadMargin, MaxLoss, OwnershipMode, PlacementKind, PlacementParams, Policy,
-    PolicyError, REJOIN_GRACE_LEAST, REJOIN_GRACE_MAX, SLOTS_DEFAULT, SLOTS_MAX, SLOTS_OUTBOX, Timing, VIRTUAL_NODES_DEFAULT,
+    PolicyError, REJOIN_GRACE_MAX, REJOIN_GRACE_MIN, SLOTS_DEFAULT, SLOTS_MAX, SLOTS_OUTBOX, Timing, VIRTUAL_NODES_DEFAULT,
     VIRTUAL_NODES_MAX, VersionRule,
 };
 pub use quota::WeightClassLoad;

@@ -168,7 +168,7 @@ pub trait Discovery: Send + Sync + 'static {
     async fn deregister(&self, record_id: &RecordId) -> Result<()>;
 
     /// Puts in the place of the living record what `registration` says, in state `away`, for so long: 2 s to 1 h
-    /// ([`shardwise_core::REJOIN_GRACE_LEAST`]). [`crate::ErrorKind::Lost`] if there is no living one; no error if it is away already.
+    /// ([`shardwise_core::REJOIN_GRACE_MIN`]). [`crate::ErrorKind::Lost`] if there is no living one; no error if it is away already.
     ///
     /// To be implemented where [`Capabilities::keeps_places`] says so.
     async fn step_away(&self, _registration: &Registration, _grace: Duration) -> Result<()> {

@@ -8,7 +8,7 @@ import { chip } from "./ring.js";
 const ASKED_ALWAYS = 64;
 /** A part of the TTL passes between two rounds, and no more and no less than this. */
 const ROUNDS_PER_TTL = 4;
-const [ASK_LEAST, ASK_MOST] = [1000, 5000];
+const [ASK_MIN, ASK_MAX] = [1000, 5000];
 /** As long as they see different groups. */
 const ASK_AGAIN = 1000;
 const AT_A_TIME = 8;
@@ -27,7 +27,7 @@ let askedUnder = "";
 let drawn = "";
 
 /** How often the workers are asked. */
-export const interval = (state) => Math.min(Math.max(state.ttl / ROUNDS_PER_TTL, ASK_LEAST), ASK_MOST);
+export const interval = (state) => Math.min(Math.max(state.ttl / ROUNDS_PER_TTL, ASK_MIN), ASK_MAX);
 
 /** When a worker is known to have renewed last; `undefined` if it has never said so. Of a large group only as long as the answers are new: no one asks
  *  again, and what is old then says nothing of the worker. */

@@ -13,7 +13,7 @@ use tokio::sync::SemaphorePermit;
 use tokio::time::Instant;
 use tracing::{Instrument, field};
 
-use crate::app::{App, FORWARDS_MOST, ServedGroup};
+use crate::app::{App, FORWARDS_MAX, ServedGroup};
 use crate::bodies::Room;
 use crate::cancel_table::CancelScope;
 use crate::instance_parameter::take_instance;
@@ -93,7 +93,7 @@ async fn taken<'a>(
 ) -> Result<(TakenRequest<'a>, (Room, SemaphorePermit<'a>))> {
     let ((head, body), policy) = (request.into_parts(), joined.service.policy().name.as_str());
     let (request, terms, scope, room) = member_request::taken(app, policy, &head, body, parts_before).await?;
-    let busy = |_| TOO_MANY.because(format!("at most {FORWARDS_MOST} requests are forwarded at a time; try again"));
+    let busy = |_| TOO_MANY.because(format!("at most {FORWARDS_MAX} requests are forwarded at a time; try again"));
     let turn = app.forwards.try_acquire().map_err(busy)?;
     if request.method == Method::Post {
         tracing::info!(target: page::LOG, path = request.path, "an action is forwarded to a member, over HTTP");

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use shardwise::core::mistakes::{Mistake, make_everywhere};
 use shardwise::core::{Epoch, Fence, GroupName, Resource, slot_of};
-use shardwise::{Guard, Moment, PERIOD_LEAST, Run, ShardKey, ShardingFactory, ShardingService, Tenure};
+use shardwise::{Guard, Moment, PERIOD_MIN, Run, ShardKey, ShardingFactory, ShardingService, Tenure};
 use shardwise_fencing::{FenceError, sqlite};
 use shardwise_testkit::overlap_judge::{At, Line, StayLog};
 use shardwise_testkit::start_test;
@@ -131,7 +131,7 @@ fn work_of(worker: &Arc<Worker>) -> [Run; 3] {
             tokio::spawn(Arc::clone(&worker).stay(Hold::of_name(SINGLETON, tenure), cancel))
         }
     });
-    let timer = worker.service.timer("tick", PERIOD_LEAST).unwrap().run({
+    let timer = worker.service.timer("tick", PERIOD_MIN).unwrap().run({
         let worker = Arc::clone(worker);
         move |period, tenure| {
             let (epoch, cancel) = (tenure.epoch().get(), tenure.cancel().child_token());

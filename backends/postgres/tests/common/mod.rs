@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
-use shardwise_backend_postgres::{PostgresBackend, PostgresBackendConfig, TTL_LEAST};
+use shardwise_backend_postgres::{PostgresBackend, PostgresBackendConfig, TTL_MIN};
 use shardwise_core::{Claim, ClaimStore, Epoch, GroupName, Incarnation, InstanceId, Member, Resource, View};
 use shardwise_discovery::conformance::Scope;
 use shardwise_discovery::{
@@ -72,7 +72,7 @@ pub(crate) fn backend(url: &str) -> Arc<PostgresBackend> {
 pub(crate) fn scope_of(url: &str) -> Scope {
     static GROUPS: AtomicU64 = AtomicU64::new(0);
     let group = GroupName::new(format!("conformance {}", GROUPS.fetch_add(1, Ordering::Relaxed))).unwrap();
-    Scope { backend: backend(url), peer: backend(url), group, ttl: TTL_LEAST, clock: Clock::system(), guard: Box::new(()) }
+    Scope { backend: backend(url), peer: backend(url), group, ttl: TTL_MIN, clock: Clock::system(), guard: Box::new(()) }
 }
 
 pub(crate) fn group() -> GroupName {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
-use shardwise_backend_valkey::{TTL_LEAST, ValkeyBackend, ValkeyConfig};
+use shardwise_backend_valkey::{TTL_MIN, ValkeyBackend, ValkeyConfig};
 use shardwise_core::{GroupName, Incarnation, InstanceId, Member, View};
 use shardwise_discovery::conformance::Scope;
 use shardwise_discovery::{Clock, Discovery, Error, ErrorKind, Registration, WatchEvent, WatchStream, conformance};
@@ -49,7 +49,7 @@ pub(crate) fn backend(url: &str) -> Arc<ValkeyBackend> {
 pub(crate) fn scope_of(url: &str) -> Scope {
     static GROUPS: AtomicU64 = AtomicU64::new(0);
     let group = GroupName::new(format!("conformance {{{}}}", GROUPS.fetch_add(1, Ordering::Relaxed))).unwrap();
-    Scope { backend: backend(url), peer: backend(url), group, ttl: TTL_LEAST, clock: Clock::system(), guard: Box::new(()) }
+    Scope { backend: backend(url), peer: backend(url), group, ttl: TTL_MIN, clock: Clock::system(), guard: Box::new(()) }
 }
 
 pub(crate) fn group() -> GroupName {

@@ -22,7 +22,7 @@ const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
 /// longer soon loses its own lease.
 const SHOWN_PART_OF_TTL: u32 = 3;
 /// The record stays at least this long: longer than a reader's pause after a retryable failure, which is a second at most.
-const SHOWN_LEAST: Duration = Duration::from_millis(1_250);
+const SHOWN_MIN: Duration = Duration::from_millis(1_250);
 
 /// How long it stays where no loss is counted: twenty times the poll interval of the slowest reader.
 const SHOWN_BRIEFLY: Duration = Duration::from_millis(500);
@@ -115,7 +115,7 @@ impl Machine {
     fn shown_for(&self) -> Duration {
         let by_key = |params: &PlacementParams| params.kind.by_key().is_some();
         if self.policy.max_loss.is_some() {
-            (self.lease.ttl() / SHOWN_PART_OF_TTL).max(SHOWN_LEAST)
+            (self.lease.ttl() / SHOWN_PART_OF_TTL).max(SHOWN_MIN)
         } else if by_key(&self.policy.placement) || self.policy.next.as_ref().is_some_and(by_key) {
             SHOWN_BY_KEY
         } else {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::StreamExt;
-use shardwise_core::{Incarnation, MemberState, REJOIN_GRACE_LEAST, View};
+use shardwise_core::{Incarnation, MemberState, REJOIN_GRACE_MIN, View};
 
 use super::{SOON, Scope, view_where};
 use crate::{ErrorKind, RecordId, Registration, WatchEvent};
@@ -37,7 +37,7 @@ pub async fn clause_12_a_member_that_steps_away_keeps_its_place_for_the_grace_an
     scope.backend.register(&a).await.expect("register");
     view_where(&mut watch, SOON, "a active", |view| view.active() == 1).await;
     // Half a second more than a whole number, so that rounding down is found.
-    let grace = REJOIN_GRACE_LEAST + Duration::from_millis(500);
+    let grace = REJOIN_GRACE_MIN + Duration::from_millis(500);
     let asked = scope.clock.now();
     scope.stepped_away(&a, grace).await;
     let answered = scope.clock.now();
@@ -56,8 +56,8 @@ pub async fn clause_12_a_member_that_steps_away_keeps_its_place_for_the_grace_an
 
 async fn undisturbed(scope: &Scope) {
     let b = scope.joined("b", 2).await;
-    scope.stepped_away(&b, REJOIN_GRACE_LEAST).await;
-    let longest = REJOIN_GRACE_LEAST + ROUNDING + scope.backend.capabilities().margin + Duration::from_secs(1);
+    scope.stepped_away(&b, REJOIN_GRACE_MIN).await;
+    let longest = REJOIN_GRACE_MIN + ROUNDING + scope.backend.capabilities().margin + Duration::from_secs(1);
     let begun = scope.clock.now();
     let disturbs = async || {
         assert!(is_lost(scope.backend.renew(&b.record_id(), b.ttl).await), "there is nothing to renew");
@@ -67,10 +67,10 @@ async fn undisturbed(scope: &Scope) {
     assert_eq!(states(&*scope.view().await), [("b".to_owned(), 2, MemberState::Away)]);
     while !scope.ids().await.is_empty() {
         disturbs().await;
-        let again = scope.backend.step_away(&b, REJOIN_GRACE_LEAST).await;
+        let again = scope.backend.step_away(&b, REJOIN_GRACE_MIN).await;
         assert!(again.is_ok() || is_lost(again), "it is away, or that is over");
         let since = scope.clock.now().since(begun);
-        assert!(since < longest, "not gone after {since:?} of {REJOIN_GRACE_LEAST:?}");
+        assert!(since < longest, "not gone after {since:?} of {REJOIN_GRACE_MIN:?}");
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }

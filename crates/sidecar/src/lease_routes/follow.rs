@@ -21,7 +21,7 @@ use super::lease::leasable;
 use crate::app::App;
 use crate::body::{self, Whole};
 use crate::leases::state::{GrantChange, GrantPhase, LeaseId, LeaseRefusal, LeaseState, WorkerGrant};
-use crate::leases::{FOLLOWERS_MOST, Leases};
+use crate::leases::{FOLLOWERS_MAX, Leases};
 use crate::millis::millis;
 use crate::path_parameters::PolicyPath;
 use crate::problem::{BAD_REQUEST, Result, TOO_MANY};
@@ -29,9 +29,9 @@ use crate::problem::{BAD_REQUEST, Result, TOO_MANY};
 /// The interval of lines in a stream without changes, so that both sides notice when the other one is gone.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
 /// The most grants that are finished by one request.
-const FINISHED_MOST: usize = 65_536;
+const FINISHED_MAX: usize = 65_536;
 /// The longest wait for a change.
-const WAIT_MOST: Duration = Duration::from_secs(30);
+const WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// A slot or a name that the worker was granted.
 #[derive(Debug, Serialize, ToSchema)]
@@ -108,7 +108,7 @@ pub(crate) async fn grants(PolicyPath(joined): PolicyPath, RawQuery(query): RawQ
     leases.grants_anything()?;
     let id = leases.shown(&headers)?;
     let wanted = wanted(query.as_deref().unwrap_or_default())?;
-    let busy = |_| TOO_MANY.because(format!("at most {FOLLOWERS_MOST} requests follow the grants of a policy at a time"));
+    let busy = |_| TOO_MANY.because(format!("at most {FOLLOWERS_MAX} requests follow the grants of a policy at a time"));
     let permit = Arc::clone(&leases.followers).try_acquire_owned().map_err(busy)?;
     let news = leases.news.subscribe();
     let mut follower = GrantFollower { leases: Arc::clone(leases), id, news, read: None, is_over: false, _permit: permit };
@@ -133,7 +133,7 @@ fn wanted(query: &str) -> Result<Option<(Duration, Option<u64>)>> {
         *place = Some(value.parse::<u64>().map_err(|_| BAD_REQUEST.because(format!("{name} is a number")))?);
     }
     match wait.map(Duration::from_millis) {
-        Some(wait) if wait > WAIT_MOST => Err(BAD_REQUEST.because(format!("wait is at most {} ms", millis(WAIT_MOST)))),
+        Some(wait) if wait > WAIT_MAX => Err(BAD_REQUEST.because(format!("wait is at most {} ms", millis(WAIT_MAX)))),
         None if after.is_some() => Err(BAD_REQUEST.because("after needs wait")),
         wait => Ok(wait.map(|wait| (wait, after))),
     }
@@ -169,8 +169,8 @@ pub(crate) async fn finished(State(app): State<Arc<App>>, PolicyPath(joined): Po
     leases.grants_anything()?;
     let id = leases.shown(request.headers())?;
     let FinishRequest { grants } = body::json(&app, request).await?;
-    if grants.len() > FINISHED_MOST {
-        return Err(BAD_REQUEST.because(format!("at most {FINISHED_MOST} grants in one request")));
+    if grants.len() > FINISHED_MAX {
+        return Err(BAD_REQUEST.because(format!("at most {FINISHED_MAX} grants in one request")));
     }
     let grants: Vec<u64> = grants.into_iter().map(|Whole(number)| number).collect();
     let finished = leases.update(|state, now| state.check(now, id).map(|_| state.finished(&grants)));

@@ -23,7 +23,7 @@ const LEASE: HeaderName = HeaderName::from_static("shardwise-lease");
 /// The routes of workers, behind the policy; the worker's token admits to these alone.
 const ROUTES: [&str; 7] = ["leases", "leases/{lease}", "grants", "grants/finished", "enter", "names", "owned"];
 /// The most requests that follow the grants of one policy at a time.
-pub(crate) const FOLLOWERS_MOST: usize = 8;
+pub(crate) const FOLLOWERS_MAX: usize = 8;
 
 /// The lease of the local worker on one policy, and the grants under it.
 pub(crate) struct Leases {
@@ -42,7 +42,7 @@ impl Leases {
     pub(crate) fn new(service: ShardingService) -> Self {
         let policy = service.policy();
         let slots = if policy.placement.kind.by_key().is_some() { 0 } else { policy.placement.slots };
-        let followers = Arc::new(Semaphore::new(FOLLOWERS_MOST));
+        let followers = Arc::new(Semaphore::new(FOLLOWERS_MAX));
         Self {
             service,
             state: Mutex::new(LeaseState::new(slots)),
