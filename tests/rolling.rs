@@ -187,7 +187,7 @@ impl Fleet {
             let ownership = life.service.ownership();
             assert_eq!(ownership.state(), ServiceState::Active);
             let serving = life.service.policy().serving(ownership.view().group_fingerprint()).expect("it serves what the group serves");
-            assert_eq!((ownership.slots().slots(), ownership.keys().is_some()), (serving.circle(), serving.kind.by_key().is_some()));
+            assert_eq!((ownership.slots().slots(), ownership.keys().is_some()), (serving.ring_slots(), serving.kind.by_key().is_some()));
             serving
         });
         let first = serving.next().expect("there are workers");
@@ -294,7 +294,7 @@ async fn change_over(seed: u64, old: PlacementParams, next: PlacementParams) {
     fleet.check(&[&done(old), &done(next)]);
 }
 
-/// To twice as many slots, to a number that has no circle in common with the old one, to the same number with other points, to another load
+/// To twice as many slots, to a number that has no ring in common with the old one, to the same number with other points, to another load
 /// margin alone, and to the placement that keeps the shares of weights.
 #[tokio::test(start_paused = true)]
 async fn a_fleet_changes_over_with_one_switch() {

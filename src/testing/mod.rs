@@ -235,7 +235,7 @@ impl TestFleet {
         if complete { Ok(()) } else { Err(format!("{} of {slots} slots are owned, {owned_total} times", owned.len())) }
     }
 
-    /// The number of slots of the circle of the first living member.
+    /// The number of slots of the ring of the first living member.
     fn slots(&self) -> u32 {
         let alive = self.workers.iter().find(|worker| worker.state == WorkerFate::Alive);
         alive.map_or(self.settings.policy.placement.slots, |worker| worker.it.service().ownership().slots().slots())

@@ -24,7 +24,7 @@ export interface HoldingsEvents {
 }
 
 export class Holdings {
-  /** The size of the circle; 0 before the first table. */
+  /** The size of the ring; 0 before the first table. */
   slots = 0;
   /** Why the latest renewal has failed. */
   trouble = "";
@@ -183,7 +183,7 @@ export class Holdings {
   }
 
   #replace(slots: number, grants: Grant[]): void {
-    // Only another sidecar has another circle, and that has another lease.
+    // Only another sidecar has another ring, and that has another lease.
     if (slots !== this.slots && this.version !== undefined) throw new ShardwiseError(`the number of slots has changed from ${this.slots} to ${slots}`);
     this.slots = slots;
     const numbers = new Set(grants.map(({ grant }) => grant));

@@ -87,9 +87,9 @@ pub struct Holding {
 }
 
 impl Holding {
-    /// Every slot of the circle in order, then every held name. `owners` is the placement of `view`; `None` if it names no member.
+    /// Every slot of the ring in order, then every held name. `owners` is the placement of `view`; `None` if it names no member.
     pub fn all(view: &View, policy: &Policy, owners: Option<&SlotOwners>, holders: &Holders) -> Vec<Self> {
-        let slots = owners.map_or(policy.placement.circle(), |owners| owners.params().slots);
+        let slots = owners.map_or(policy.placement.ring_slots(), |owners| owners.params().slots);
         let slots = (0..slots).map(|slot| Self::of_slot(slot, view, policy.version_rule, owners, holders));
         let names = holders.iter().filter(|(resource, _)| matches!(resource, Resource::Name(_)));
         let names = names.map(|(name, held)| Self { resource: name.clone(), held: Some(held.clone()), mismatch: None, wanted: None });

@@ -53,7 +53,7 @@ impl Replicas {
         (self.slots, &self.members, self.each, &self.ranked)
     }
 
-    /// The first `n` members for a slot, its owner first; empty for a slot beyond the circle. The members for a smaller `n` are the first
+    /// The first `n` members for a slot, its owner first; empty for a slot beyond the ring. The members for a smaller `n` are the first
     /// of those for a larger one.
     pub fn owners_of_slot(&self, slot: u32, n: usize) -> impl Iterator<Item = &InstanceId> {
         let begin = slot as usize * self.each;
@@ -84,7 +84,7 @@ fn zones(view: &View, placed: &SlotOwners) -> Vec<usize> {
 /// `2 * points + 2 * each * slots` times, whatever the weights and zones.
 fn ranked(placed: &SlotOwners, zones: &[usize], each: usize, hash: PointHash, mut look: impl FnMut()) -> Vec<u32> {
     let params = placed.params();
-    let points = ring::circle(placed.members(), params.virtual_nodes, hash);
+    let points = ring::sorted_points(placed.members(), params.virtual_nodes, hash);
     let mut ahead = ClockwiseOrder::new(zones);
     // Once around: the first points follow after the last one.
     for point in points.iter().rev() {
@@ -107,7 +107,7 @@ fn ranked(placed: &SlotOwners, zones: &[usize], each: usize, hash: PointHash, mu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Circle, KeyPlacement, LoadMargin, Member, MemberState, PlacementKind, Weight};
+    use crate::{IncrementalRing, KeyPlacement, LoadMargin, Member, MemberState, PlacementKind, Weight};
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
@@ -172,7 +172,7 @@ mod tests {
             let hash: PointHash = if stacked { |_| 7 } else { |bytes| hash_bytes(bytes) >> 61 << 61 };
             let params = PlacementParams { slots, virtual_nodes: 6, ..PlacementParams::default() };
             let view = fleet(&members);
-            let placed = Circle::with_hash(params, hash).place_view(&view);
+            let placed = IncrementalRing::with_hash(params, hash).place_view(&view);
             let each = n.min(members.len());
             let lists = ranked(&placed, &zones(&view, &placed), each, hash, || ());
             for (list, slot) in lists.chunks_exact(each).zip(0..slots) {

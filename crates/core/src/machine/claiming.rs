@@ -65,7 +65,7 @@ impl ClaimState {
     /// `None` unless the policy's ownership is exclusive.
     pub(super) fn new(policy: &Policy, me: Holder) -> Option<Self> {
         let rules = HoldingRules { drain_timeout: policy.drain_timeout, on_drain_timeout: policy.on_drain_timeout };
-        let slots = policy.placement.circle();
+        let slots = policy.placement.ring_slots();
         (policy.ownership == OwnershipMode::Exclusive).then(|| Self {
             holdings: if policy.version_rule == VersionRule::None {
                 Holdings::new(rules, me)

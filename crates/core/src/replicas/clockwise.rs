@@ -1,4 +1,4 @@
-//! The clockwise order of members and zones, for a place that moves backwards around the circle.
+//! The clockwise order of members and zones, for a place that moves backwards around the ring.
 
 /// Every member and every zone, in the order in which they follow clockwise of a place.
 ///

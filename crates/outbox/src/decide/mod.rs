@@ -67,7 +67,7 @@ pub(crate) struct Engine {
     cursor: Option<u64>,
     /// The most events that the next reading fetches.
     reading: usize,
-    /// How much of the hash circle consecutive readings have covered without finding anything.
+    /// How much of the hash ring consecutive readings have covered without finding anything.
     empty_span: u64,
     /// When heads to retry later must be recorded.
     retries_by: Option<Moment>,

@@ -119,7 +119,7 @@ pub(crate) struct LeaseState {
 }
 
 impl LeaseState {
-    /// No lease, for a circle of that many slots.
+    /// No lease, for a ring of that many slots.
     pub(crate) fn new(slots: u32) -> Self {
         Self {
             lease: None,
