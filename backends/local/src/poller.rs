@@ -284,7 +284,7 @@ impl PolledGroup for PolledClaims {
         client.check(store, &at, highest)?;
         let same_records = known.is_some_and(|known| known.revision == at.revision) && next_end.is_none_or(|end| now < end);
         if !same_records {
-            next_end = store.bury(connection, group, now).await?;
+            next_end = store.delete_dead(connection, group, now).await?;
             (at, mark) = store.claims_mark(connection, group).await?;
         }
         let table = if let Some(known) = known.filter(|known| known.mark == mark) {

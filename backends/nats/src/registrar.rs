@@ -144,7 +144,7 @@ impl BucketHandle {
     }
 
     /// The record first, which others see; then the beat, which ends the life's claims and lasts for the grace. A member that is
-    /// stopped in between is buried after its TTL.
+    /// stopped in between is evicted after its TTL.
     pub(crate) async fn step_away(&self, registration: &Registration, grace: Duration) -> NatsResult<()> {
         let (record, record_id) = (encode(&registration.away_member())?, registration.record_id());
         let RecordId { group, instance_id, .. } = &record_id;

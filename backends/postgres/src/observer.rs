@@ -1,15 +1,15 @@
-//! Reads a group, over and over, and buries members that have been silent for their TTL.
+//! Reads a group, over and over, and evicts members that have been silent for their TTL.
 //!
 //! A reading is a *look*: one statement that answers whether anything has changed, and the beats of the members that this process guards.
 //! Only then the changes are read. Looks are as frequent as a takeover needs: a beat is seen at most [`LOOK_EVERY`] after it was written,
-//! so a silent member is buried within its TTL and that time. What is decided when is in [`shardwise_discovery::silence`].
+//! so a silent member is evicted within its TTL and that time. What is decided when is in [`shardwise_discovery::silence`].
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use shardwise_core::{Backoff, InstanceId, Moment, View};
 use shardwise_discovery::feeds::{ObserverNeeds, ReadingEnd};
-use shardwise_discovery::silence::{Burial, Silence, SilenceInput};
+use shardwise_discovery::silence::{Eviction, Silence, SilenceInput};
 use shardwise_discovery::{RecordId, jittered};
 use tokio::time::timeout;
 
@@ -30,8 +30,8 @@ const RELIST_EVERY: Duration = Duration::from_mins(1);
 /// First and longest pause after failures.
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_LONGEST: Duration = Duration::from_secs(1);
-/// The most members that one statement buries.
-const BURIALS_MAX: usize = 1_024;
+/// The most members that one statement evicts.
+const EVICTIONS_MAX: usize = 1_024;
 /// How often a reading is repeated at once where what it needs was deleted meanwhile.
 const READ_TRIES: usize = 3;
 
@@ -66,8 +66,8 @@ struct GroupObserver {
     /// The view as it was shown last, with the revision that its numbers have.
     view: Option<Arc<View>>,
     listed: Moment,
-    /// Whether this process may write; an observer with fewer rights buries none.
-    may_bury: bool,
+    /// Whether this process may write; an observer with fewer rights evicts none.
+    may_evict: bool,
     backoff: Backoff,
 }
 
@@ -84,7 +84,7 @@ impl Default for GroupObserver {
             era: 0,
             view: None,
             listed: Moment::ZERO,
-            may_bury: true,
+            may_evict: true,
             backoff: Backoff::new(RETRY_FIRST, RETRY_LONGEST),
         }
     }
@@ -127,19 +127,19 @@ impl GroupObserver {
             self.interrupted = interrupted;
             self.silence.step(now, SilenceInput::Interrupted);
         }
-        if written <= self.written || !self.may_bury {
+        if written <= self.written || !self.may_evict {
             return Ok(());
         }
         self.written = written;
-        let burials = self.silence.step(now, SilenceInput::Written { started: written });
-        self.bury(client, group, burials).await
+        let evictions = self.silence.step(now, SilenceInput::Written { started: written });
+        self.evict(client, group, evictions).await
     }
 
     fn report_own_members(&mut self, needs: ObserverNeeds<i64>, now: Moment) {
         if needs.mine != self.known_needs.mine {
             self.silence.step(now, SilenceInput::Mine(needs.mine.clone()));
             // With the first member its rights matter, and the log says so.
-            self.may_bury |= self.known_needs.mine.is_empty();
+            self.may_evict |= self.known_needs.mine.is_empty();
         }
         self.mirror.read_claims(needs.reads_claims);
         self.known_needs = needs;
@@ -157,7 +157,7 @@ impl GroupObserver {
 
     /// Whether a write must begin now, because no renewal of this process has.
     fn must_write(&self, client: &Client, now: Moment) -> bool {
-        if !self.may_bury || self.silence.guarded().next().is_none() {
+        if !self.may_evict || self.silence.guarded().next().is_none() {
             return false;
         }
         let written = client.writes.answered();
@@ -170,7 +170,7 @@ impl GroupObserver {
     async fn probe(&mut self, client: &Client) -> PgResult<()> {
         match client.probe().await {
             Err(failure @ Failure::Forbidden { .. }) => {
-                self.may_bury = false;
+                self.may_evict = false;
                 if self.known_needs.mine.is_empty() {
                     tracing::debug!(%failure, "this process may not write, so it evicts no silent member");
                 } else {
@@ -301,11 +301,11 @@ impl GroupObserver {
         Ok(())
     }
 
-    async fn bury(&self, client: &Client, group: &FollowedGroup, burials: Vec<Burial>) -> PgResult<()> {
+    async fn evict(&self, client: &Client, group: &FollowedGroup, evictions: Vec<Eviction>) -> PgResult<()> {
         // A record that is not there has ended: the database does not lag behind itself.
-        let seen: Vec<_> = burials.into_iter().filter_map(|burial| Some((burial.record, burial.seen?))).collect();
-        for some in seen.chunks(BURIALS_MAX) {
-            let Some(sql) = members::bury(&client.schema, some) else { continue };
+        let seen: Vec<_> = evictions.into_iter().filter_map(|eviction| Some((eviction.record, eviction.seen?))).collect();
+        for some in seen.chunks(EVICTIONS_MAX) {
+            let Some(sql) = members::evict(&client.schema, some) else { continue };
             match client.run(CallTurn::MayWait, sql).await {
                 Ok(answers) if answers.last().is_empty() => {}
                 Ok(answers) => {
@@ -330,7 +330,7 @@ impl GroupObserver {
     fn pause(&self, now: Moment) -> Duration {
         let every = (self.least_ttl() / LOOKS_PER_TTL).clamp(LOOK_MIN, LOOK_EVERY);
         // A write that is due a moment later than this look must not wait for the next one.
-        let due = self.silence.look_at().filter(|_| self.may_bury).map_or(every, |at| at.since(now).max(Duration::from_millis(1)));
+        let due = self.silence.look_at().filter(|_| self.may_evict).map_or(every, |at| at.since(now).max(Duration::from_millis(1)));
         every.min(due)
     }
 }

@@ -43,7 +43,7 @@ async fn a_takeover_takes_a_ttl_and_a_second_at_most() {
     }
     took.sort_unstable();
     println!("gone after {took:?}, TTL {TTL:?}");
-    assert_eq!(fleet.lost(), 0, "no living member was buried");
+    assert_eq!(fleet.lost(), 0, "no living member was evicted");
     let late = lag.allowance();
     assert!(took.iter().all(|took| *took < TTL + Duration::from_millis(1_500) + late), "{took:?}, with {late:?} for this machine");
 }

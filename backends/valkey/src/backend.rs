@@ -25,7 +25,7 @@ use crate::records::{TTL_MIN, decode, encode};
 use crate::scripts::{GroupAnswer, bytes, text};
 use crate::sentinel::ServerLocator;
 
-/// How much later than its TTL a silent member may leave the view, on a busy machine: the next script buries it, and watches call one when
+/// How much later than its TTL a silent member may leave the view, on a busy machine: the next script evicts it, and watches call one when
 /// it is due.
 const MARGIN: Duration = Duration::from_millis(500);
 /// For how long a life that has deregistered is remembered: far longer than a call can be on its way.

@@ -1,5 +1,5 @@
 //! Follows a group for its watches: one list, then the news of its channel. The proof is a script's answer: behind it no news are missing.
-//! The script also buries who is due, so it is called at the next deadline too.
+//! The script also evicts members that are due, so it is called at the next deadline too.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -126,7 +126,7 @@ impl ValkeyReader {
         }
     }
 
-    /// Has the server bury who is due, and proves what is shown.
+    /// Has the server evict members that are due, and proves what is shown.
     async fn look(&mut self, feed: &Feed) -> ValkeyResult<()> {
         self.follow_foreign(feed).await?;
         let Some(following) = &mut self.followed else { return self.list(feed).await };

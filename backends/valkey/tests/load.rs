@@ -41,7 +41,7 @@ async fn a_takeover_takes_little_more_than_a_ttl() {
     }
     took.sort_unstable();
     println!("gone after {took:?}, TTL {TTL:?}");
-    assert_eq!(fleet.lost(), 0, "no living member was buried");
+    assert_eq!(fleet.lost(), 0, "no living member was evicted");
     let late = lag.allowance();
     assert!(took.iter().all(|took| *took < TTL + Duration::from_millis(600) + late), "{took:?}, with {late:?} for this machine");
 }

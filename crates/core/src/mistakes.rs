@@ -20,8 +20,8 @@ pub enum Mistake {
     NeverReclaims,
     /// An observer counts a member's silence from the server's time of its renewal instead of from when it saw the renewal.
     ServerTimestamps,
-    /// An observer buries a record as soon as it is absent.
-    AbsenceIsBurial,
+    /// An observer evicts a record as soon as it is absent.
+    AbsenceIsEviction,
     /// An observer counts silence through the time in which it could not write itself.
     SilenceInOutage,
     /// The owner of a hot key never narrows it again.
@@ -46,7 +46,7 @@ impl Mistake {
         Self::LookOnce,
         Self::NeverReclaims,
         Self::ServerTimestamps,
-        Self::AbsenceIsBurial,
+        Self::AbsenceIsEviction,
         Self::SilenceInOutage,
         Self::WidthNeverNarrows,
         Self::LoadNeverAges,
@@ -65,7 +65,7 @@ impl Mistake {
             Self::LookOnce => "look-once",
             Self::NeverReclaims => "never-reclaims",
             Self::ServerTimestamps => "server-timestamps",
-            Self::AbsenceIsBurial => "absence-is-burial",
+            Self::AbsenceIsEviction => "absence-is-eviction",
             Self::SilenceInOutage => "silence-in-outage",
             Self::WidthNeverNarrows => "width-never-narrows",
             Self::LoadNeverAges => "load-never-ages",
@@ -122,9 +122,9 @@ pub fn trusts_server_time() -> bool {
     made(Mistake::ServerTimestamps)
 }
 
-/// Whether an observer buries a record as soon as it is absent.
-pub fn takes_absence_for_burial() -> bool {
-    made(Mistake::AbsenceIsBurial)
+/// Whether an observer evicts a record as soon as it is absent.
+pub fn takes_absence_for_eviction() -> bool {
+    made(Mistake::AbsenceIsEviction)
 }
 
 /// Whether an observer counts silence through the time in which it could not write itself.

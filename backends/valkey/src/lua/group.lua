@@ -77,7 +77,7 @@ elseif numbers[4] and now < tonumber(numbers[4]) then
   restart_leases()
 end
 
--- Buries who is due.
+-- Evicts the members that are due.
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', deadlines, '-inf', whole(now), 'LIMIT', 0, 1000)) do
   redis.call('ZREM', deadlines, id)
   if redis.call('HDEL', records, id) == 1 then

@@ -1,4 +1,4 @@
-//! Scenarios as lists: a time, the news, then the expected burials.
+//! Scenarios as lists: a time, the news, then the expected evictions.
 
 use shardwise_core::GroupName;
 
@@ -46,9 +46,9 @@ fn waits(name: &str) -> SilenceInput {
 }
 
 fn step(silence: &mut Silence, (ms, input, expected): &Step<'_>) {
-    let burials = silence.step(at(*ms), input.clone());
-    let burials: Vec<_> = burials.iter().map(|burial| (burial.record.instance_id.as_str(), burial.seen)).collect();
-    assert_eq!(burials, *expected, "at {ms} ms: {input:?}");
+    let evictions = silence.step(at(*ms), input.clone());
+    let evictions: Vec<_> = evictions.iter().map(|eviction| (eviction.record.instance_id.as_str(), eviction.seen)).collect();
+    assert_eq!(evictions, *expected, "at {ms} ms: {input:?}");
 }
 
 fn run(steps: &[Step<'_>]) -> Silence {
@@ -60,7 +60,7 @@ fn run(steps: &[Step<'_>]) -> Silence {
 }
 
 #[test]
-fn a_beat_that_stays_for_a_ttl_is_buried_under_that_beat() {
+fn a_beat_that_stays_for_a_ttl_is_evicted_under_that_beat() {
     let mut silence = run(&[
         (0, mine("me"), NONE),
         (5, listed(&[("b", 7), ("c", 1)]), NONE),
@@ -116,8 +116,8 @@ fn another_incarnation_and_another_ttl_begin_anew() {
         (7_010, written(7_000), NONE),
         (9_030, written(9_020), NONE),
     ]);
-    let burials = silence.step(at(9_060), written(9_040));
-    assert_eq!(burials, [Burial { record: record("b", 2), seen: Some(7) }]);
+    let evictions = silence.step(at(9_060), written(9_040));
+    assert_eq!(evictions, [Eviction { record: record("b", 2), seen: Some(7) }]);
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn a_member_that_leaves_or_is_missing_from_a_list_is_forgotten() {
 }
 
 #[test]
-fn an_absent_holder_is_buried_after_a_ttl_of_absence() {
+fn an_absent_holder_is_evicted_after_a_ttl_of_absence() {
     run(&[
         (0, listed(&[("c", 1)]), NONE),
         (10, written(0), NONE),
@@ -223,7 +223,7 @@ fn an_absent_holder_is_buried_after_a_ttl_of_absence() {
 }
 
 #[test]
-fn a_record_without_a_beat_is_buried_as_absent() {
+fn a_record_without_a_beat_is_evicted_as_absent() {
     let no_beat = SeenRecord { beat: None, ..seen_record("b", 0) };
     run(&[
         (0, SilenceInput::Seen(no_beat.clone()), NONE),
@@ -292,8 +292,8 @@ fn a_holder_is_guarded_by_those_that_wait_for_its_claim_from_then_on() {
     }
     silence.step(at(2_500), waits(holder));
     assert_eq!(silence.guarded().count(), guarded.len() + 1);
-    let buried = |burials: Vec<Burial>| burials.iter().any(|burial| burial.record.instance_id == id(holder));
-    assert!(!buried(silence.step(at(3_100), written(3_050))), "its beat was not followed before");
-    assert!(!buried(silence.step(at(4_510), written(4_500))));
-    assert!(buried(silence.step(at(5_510), written(5_500))));
+    let evicted = |evictions: Vec<Eviction>| evictions.iter().any(|eviction| eviction.record.instance_id == id(holder));
+    assert!(!evicted(silence.step(at(3_100), written(3_050))), "its beat was not followed before");
+    assert!(!evicted(silence.step(at(4_510), written(4_500))));
+    assert!(evicted(silence.step(at(5_510), written(5_500))));
 }

@@ -26,7 +26,7 @@ const PAUSE_LONGEST: Duration = Duration::from_secs(1);
 pub(crate) enum Request {
     Write { registers: bool, lists: bool },
     Acquire { resource: usize },
-    Bury { life: LifeId, seen: Option<u64>, silent_since: Moment },
+    Evict { life: LifeId, seen: Option<u64>, silent_since: Moment },
     Leave,
 }
 
@@ -214,9 +214,9 @@ impl Process {
             }
         }
         self.wait(now);
-        for burial in self.silence.step(now, SilenceInput::Written { started }) {
-            let (life, silent_since) = (LifeId::of(&burial.record), started.minus(TTL));
-            let request = Request::Bury { life, seen: burial.seen, silent_since };
+        for eviction in self.silence.step(now, SilenceInput::Written { started }) {
+            let (life, silent_since) = (LifeId::of(&eviction.record), started.minus(TTL));
+            let request = Request::Evict { life, seen: eviction.seen, silent_since };
             out.push(self.outgoing(now, request));
         }
     }

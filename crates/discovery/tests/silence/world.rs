@@ -88,7 +88,7 @@ pub(crate) enum Event {
 
 /// A record that was deleted because its member was silent.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct BuriedRecord {
+pub(crate) struct EvictedRecord {
     pub(crate) life: LifeId,
     pub(crate) at: u64,
     /// `None` if it was absent.
@@ -107,7 +107,7 @@ pub(crate) struct World {
     pub(crate) outage: Option<Outage>,
     pub(crate) workers: Vec<Worker>,
     pub(crate) names: usize,
-    pub(crate) buried: Vec<BuriedRecord>,
+    pub(crate) evicted: Vec<EvictedRecord>,
     pub(crate) lost_at: u64,
     pub(crate) figures: Figures,
     /// Changes with every event.
@@ -131,7 +131,7 @@ impl World {
             outage: None,
             workers: Vec::new(),
             names: 0,
-            buried: Vec::new(),
+            evicted: Vec::new(),
             lost_at: 0,
             figures: Figures::default(),
             digest: 0,
