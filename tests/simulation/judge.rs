@@ -95,8 +95,9 @@ impl Judge {
 
     /// Writes by workers that do not check their guard first, against the fenced table.
     pub(crate) fn haunt(&mut self, workers: &[Worker]) {
-        let ghosts = workers.iter().filter(|worker| !matches!(worker.fate, Fate::Dead | Fate::Paused(_))).flat_map(Worker::ghosts);
-        for Fence { slot, epoch } in ghosts {
+        let stale_fences =
+            workers.iter().filter(|worker| !matches!(worker.fate, Fate::Dead | Fate::Paused(_))).flat_map(Worker::stale_fences);
+        for Fence { slot, epoch } in stale_fences {
             if self.table.get(&slot).is_some_and(|highest| epoch.get() < *highest) {
                 self.refused += 1;
             } else {

@@ -17,7 +17,7 @@ const MAY_USE: [(&str, &[&str]); 14] = [
     ("backends/*", &["shardwise-core", "shardwise-discovery", "shardwise-testkit"]),
     // Reads files and variables by a table of keys; knows no policy, no backend and no outbox.
     ("shardwise-settings", &["shardwise-core", "shardwise-discovery"]),
-    // Fencing in its tests only: the tables that refuse ghosts.
+    // Fencing in its tests only: the tables that refuse stale writers.
     ("shardwise", &["shardwise-core", "shardwise-discovery", "shardwise-settings", "backends/*", "shardwise-fencing", "shardwise-testkit"]),
     // Writes in the user's own database; the names and epochs are the core's.
     ("shardwise-fencing", &["shardwise-core", "shardwise-testkit"]),

@@ -331,7 +331,7 @@ impl FaultRun {
         let well = found.unfit.is_empty()
             && found.overlaps.is_empty()
             && found.falls.is_empty()
-            && found.ghosts.is_empty()
+            && found.stale_writes.is_empty()
             && found.fired_twice.is_empty()
             && found.fired > 0
             && (found.owned_late, found.wrongly_refused, disorder) == (0, 0, 0)
@@ -339,11 +339,11 @@ impl FaultRun {
             && found.late_refused >= self.replaced;
         if !well {
             self.stage.keep();
-            let Findings { unfit, overlaps, falls, ghosts, fired, fired_twice, .. } = &found;
+            let Findings { unfit, overlaps, falls, stale_writes, fired, fired_twice, .. } = &found;
             panic!(
-                "lines that do not follow from those before: {unfit:?}\noverlaps: {overlaps:?}\nfallen epochs: {falls:?}\nghosts' writes \
-                 that passed: {ghosts:?}\nof {fired} periods fired twice: {fired_twice:?}\nrows out of order: {disorder}; {} slots were \
-                 taken from stopped workers\n{figures_of_run}\nwhat the workers wrote is in {}",
+                "lines that do not follow from those before: {unfit:?}\noverlaps: {overlaps:?}\nfallen epochs: {falls:?}\nstale writes \
+                 that passed: {stale_writes:?}\nof {fired} periods fired twice: {fired_twice:?}\nrows out of order: {disorder}; {} slots \
+                 were taken from stopped workers\n{figures_of_run}\nwhat the workers wrote is in {}",
                 self.replaced,
                 self.stage.folder().display()
             );

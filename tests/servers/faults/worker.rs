@@ -35,7 +35,7 @@ const DRAIN: Duration = Duration::from_millis(10);
 /// The same beside a mistake: longer than the news of a claim takes on a busy machine.
 const DRAIN_BY_MISTAKE: Duration = Duration::from_millis(500);
 /// How often code that does not ask tries to write, if the table is busy.
-const GHOST_TRIES: u32 = 20;
+const STALE_WRITE_TRIES: u32 = 20;
 /// Another process may have been stopped in the middle of its write.
 const BUSY_MAX: Duration = Duration::from_millis(300);
 /// How long a worker that could not join waits before it tries again.
@@ -230,7 +230,7 @@ impl Worker {
             let is_cancelled = tokio::time::timeout(STEP, cancel.cancelled()).await.is_ok();
             let Look { at, held } = self.look(&hold);
             match held {
-                None => return self.ghost(&hold).await,
+                None => return self.write_stale(&hold).await,
                 Some(until) if until > deadline => {
                     deadline = until;
                     self.note(Line::Held { slot, epoch, at, until });
@@ -244,7 +244,7 @@ impl Worker {
         tokio::time::sleep(self.drain).await;
         match self.look(&hold) {
             Look { at, held: Some(_) } => self.note(Line::Leave { slot, epoch, at }),
-            Look { .. } => self.ghost(&hold).await,
+            Look { .. } => self.write_stale(&hold).await,
         }
     }
 
@@ -260,14 +260,14 @@ impl Worker {
     }
 
     /// The writes of code that does not check its guard first.
-    async fn ghost(&self, hold: &Hold) {
+    async fn write_stale(&self, hold: &Hold) {
         let (slot, epoch) = (hold.number, hold.epoch.get());
         let owns = match &hold.resource {
             Resource::Slot(slot) => self.service.fence(&self.keys[*slot as usize]) == Ok(Fence { slot: *slot, epoch: hold.epoch }),
             name @ Resource::Name(_) => self.service.ownership().epoch_at(name, self.service.now()) == Ok(hold.epoch),
         };
         self.note(Line::Lost { slot, epoch, at: self.service.now().as_nanos(), owns });
-        for _ in 0..GHOST_TRIES {
+        for _ in 0..STALE_WRITE_TRIES {
             if self.write(hold).await {
                 return;
             }
