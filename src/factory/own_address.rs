@@ -63,13 +63,13 @@ fn found(host: &str) -> std::result::Result<Vec<IpAddr>, String> {
         return Ok(vec![address]);
     }
     let (name, (sender, answer)) = (host.to_owned(), mpsc::sync_channel(1));
-    let look = move || {
+    let resolve = move || {
         let addresses = (name.as_str(), PORT).to_socket_addrs();
         // The caller may have given up waiting.
         let _ = sender.send(addresses.map(|all| all.map(|address| address.ip()).take(ADDRESSES_MAX).collect()));
     };
     // A thread, because nothing else bounds how long the system looks.
-    std::thread::Builder::new().name("own-address".to_owned()).spawn(look).map_err(|error| error.to_string())?;
+    std::thread::Builder::new().name("own-address".to_owned()).spawn(resolve).map_err(|error| error.to_string())?;
     match answer.recv_timeout(FOUND_WITHIN) {
         Ok(addresses) => addresses.map_err(|error| format!("{host:?}: {error}")),
         Err(_) => Err(format!("{host:?} is not found within {FOUND_WITHIN:?}")),

@@ -25,7 +25,7 @@ pub const PERIOD_MAX: Duration = Duration::from_hours(24 * 366);
 /// The pause before a read or a write without an answer is retried.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// The time of day may jump, so it is read at least this often.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
+const POLL_EVERY: Duration = Duration::from_secs(10);
 
 /// A job that is fired once in each period, by the member that holds the timer. Created by [`ShardingService::timer`].
 #[derive(Clone)]
@@ -285,6 +285,6 @@ async fn wait(cancel: &CancellationToken, left: Duration) -> bool {
         // A fixed order, so that a seed reproduces a run.
         biased;
         () = cancel.cancelled() => true,
-        () = tokio::time::sleep(left.min(LOOK_EVERY)) => left <= LOOK_EVERY,
+        () = tokio::time::sleep(left.min(POLL_EVERY)) => left <= POLL_EVERY,
     }
 }

@@ -192,7 +192,7 @@ async fn an_operator_ends_an_absence_and_nothing_else() {
     assert!(!operator.end_absence("workers", b.instance_id()).await.expect("nobody"));
 }
 
-/// Between the look and what follows from it the member comes back: its living record stays, and what it has claimed.
+/// Between the reading and what follows from it the member comes back: its living record stays, and what it has claimed.
 #[tokio::test(start_paused = true)]
 async fn who_comes_back_while_an_operator_ends_its_absence_loses_nothing() {
     let world = World::new();

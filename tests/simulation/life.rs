@@ -31,7 +31,7 @@ const STEPS: u32 = 25;
 /// Longest between two steps.
 const STEP_MAX_MS: u64 = 1_500;
 /// Besides every snapshot.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const POLL_EVERY: Duration = Duration::from_millis(100);
 /// How often it is looked whether a life has settled.
 const SETTLED_EVERY: Duration = Duration::from_millis(50);
 /// From the end of the faults on: two TTLs and a second.
@@ -346,15 +346,15 @@ impl Life {
             let now = self.now();
             self.wake(now);
             self.judge.note([now.as_nanos(), 0, 0]);
-            self.judge.look(&self.workers)?;
-            self.group.board.look()?;
+            self.judge.check(&self.workers)?;
+            self.group.board.check()?;
             if now >= ends {
                 return Ok(());
             }
             tokio::select! {
                 biased;
                 () = self.group.published.notified() => {}
-                () = tokio::time::sleep(LOOK_EVERY.min(ends.since(now))) => self.judge.haunt(&self.workers),
+                () = tokio::time::sleep(POLL_EVERY.min(ends.since(now))) => self.judge.write_stale(&self.workers),
             }
         }
     }

@@ -129,7 +129,7 @@ fn known_mistakes_are_found() {
         (Mistake::ReleaseBeforeDrain, 0, "two holders"),
         (Mistake::EpochPerMember, 0, "is held under epoch"),
         (Mistake::UndoByIncarnation, 0, "two holders"),
-        (Mistake::LookOnce, 320, "not settled"),
+        (Mistake::ReadOnce, 320, "not settled"),
         (Mistake::NeverReclaims, 0, "not settled"),
     ];
     for (mistake, from, shown_by) in mistakes {

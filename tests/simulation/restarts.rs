@@ -11,7 +11,7 @@ use crate::worker::{TTL, Worker};
 
 /// For leaving, and for joining and taking back what was its own.
 const WITHIN: Duration = Duration::from_secs(7);
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const POLL_EVERY: Duration = Duration::from_millis(100);
 
 impl Life {
     /// A member leaves in good order and comes back. Where members that are away keep their places, the others hold the same as before
@@ -78,7 +78,7 @@ impl Life {
             if waited > WITHIN {
                 return Err(format!("a worker that was restarted in good order is not {what} after {waited:?}: {}", self.summary()));
             }
-            self.passes(LOOK_EVERY).await?;
+            self.passes(POLL_EVERY).await?;
         }
         Ok(())
     }

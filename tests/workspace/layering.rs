@@ -142,7 +142,7 @@ fn without_features_the_library_brings_no_sql_tls_or_http() {
 }
 
 #[test]
-fn the_same_look_finds_sql_where_it_is() {
+fn the_same_check_finds_sql_where_it_is() {
     assert!(!unwanted(tree("shardwise", &["--features", "local"])).is_empty());
 }
 

@@ -83,12 +83,12 @@ impl Registrar {
         caller: &Caller,
     ) -> Result<(LiveRegistration, Moment)> {
         let service = names::service_name(&record_id.group);
-        let look = async {
+        let read = async {
             self.client.sees_all_nodes().await?;
             let joined = self.joined(record_id, &service).await?.unwrap_or(lock.index);
             Ok((joined, self.free_service_id(record_id, &service).await?))
         };
-        let (joined, service_id) = caller.or_gone(self.while_held(lock, look)).await?;
+        let (joined, service_id) = caller.or_gone(self.while_held(lock, read)).await?;
         let change = self.next_change();
         let check = format!("{}{change}", names::check_prefix(record_id));
         let started = self.client.clock.now();

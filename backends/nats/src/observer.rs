@@ -38,7 +38,7 @@ const RETRIES_PER_TTL: u32 = 3;
 /// Pause after a failure that does not pass before its cause is fixed.
 const REPAIR_PAUSE: Duration = Duration::from_secs(5);
 /// The longest wait for news before the needs are looked at.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const POLL_EVERY: Duration = Duration::from_secs(1);
 /// How many messages are taken before anything else is done.
 const DRAIN_MAX: usize = 1_024;
 /// In a group of up to so many members every beat is followed.
@@ -283,10 +283,10 @@ impl BucketObserver {
 
     /// Until the next look at the needs for which nothing has to ask.
     fn wait(&self, group: &BucketGroup, now: Moment) -> Duration {
-        let due = if self.wants_proof(group, now) { now } else { self.write_due(group).unwrap_or(now.plus(LOOK_EVERY)) };
+        let due = if self.wants_proof(group, now) { now } else { self.write_due(group).unwrap_or(now.plus(POLL_EVERY)) };
         // What is due and waits for an answer must not make the task spin.
-        let least = if self.probing.is_some() { LOOK_EVERY } else { Duration::from_millis(1) };
-        due.max(self.probe_after).since(now).clamp(least, LOOK_EVERY)
+        let least = if self.probing.is_some() { POLL_EVERY } else { Duration::from_millis(1) };
+        due.max(self.probe_after).since(now).clamp(least, POLL_EVERY)
     }
 
     fn least_ttl(&self) -> Option<Duration> {

@@ -19,7 +19,7 @@ use crate::init;
 use crate::shared::Shared;
 use crate::sql::Schema;
 
-/// How much later than its TTL a silent member may leave the view: its last renewal is seen within a look, and a busy machine.
+/// How much later than its TTL a silent member may leave the view: its last renewal is seen within a poll, and a busy machine.
 const MARGIN: Duration = Duration::from_secs(1);
 
 /// Members that name the same database and schema. Clones share the connections.

@@ -1,4 +1,4 @@
-//! Notifications: one connection listens for all groups of the process. A notification that is missed costs one look.
+//! Notifications: one connection listens for all groups of the process. A notification that is missed costs one poll.
 //!
 //! A pooler in transaction mode accepts LISTEN, delivers nothing, and has that connection to the server notified for the client that gets
 //! it next. So the listener connects with a setting of its own, which a pooler refuses or drops, and sends LISTEN only where the session
@@ -127,7 +127,7 @@ async fn connect(shared: &Shared) -> PgResult<Option<PgListener>> {
             database = client.context.place,
             "a pooler is in front of PostgreSQL, so no notifications arrive; changes are found by looking, within a quarter of the TTL and at \
              most {:?}",
-            crate::observer::LOOK_EVERY
+            crate::observer::POLL_EVERY
         );
     }
     Ok(listener)

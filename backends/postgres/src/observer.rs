@@ -1,7 +1,7 @@
 //! Reads a group, over and over, and evicts members that have been silent for their TTL.
 //!
-//! A reading is a *look*: one statement that answers whether anything has changed, and the beats of the members that this process guards.
-//! Only then the changes are read. Looks are as frequent as a takeover needs: a beat is seen at most [`LOOK_EVERY`] after it was written,
+//! A reading is a *poll*: one statement that answers whether anything has changed, and the beats of the members that this process guards.
+//! Only then the changes are read. Polls are as frequent as a takeover needs: a beat is seen at most [`POLL_EVERY`] after it was written,
 //! so a silent member is evicted within its TTL and that time. What is decided when is in [`shardwise_discovery::silence`].
 
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use crate::sql::members;
 use crate::sql::reads::{self, GroupNews, Head, KnownNumbers, NOTHING_KNOWN};
 
 /// The longest time between two looks at a group, and the share of the shortest TTL in it that they are apart.
-pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(750);
-const LOOKS_PER_TTL: u32 = 4;
+pub(crate) const POLL_EVERY: Duration = Duration::from_millis(750);
+const POLLS_PER_TTL: u32 = 4;
 /// The shortest time between two looks for which nothing has asked.
-const LOOK_MIN: Duration = Duration::from_millis(50);
+const POLL_MIN: Duration = Duration::from_millis(50);
 /// How often everything is read anew, so that a row that was edited by hand stays unnoticed for no longer.
 const RELIST_EVERY: Duration = Duration::from_mins(1);
 /// First and longest pause after failures.
@@ -161,7 +161,7 @@ impl GroupObserver {
             return false;
         }
         let written = client.writes.answered();
-        match self.silence.look_at() {
+        match self.silence.next_write() {
             Some(at) => at <= now && written < at,
             None => now >= written.plus(self.least_ttl() / 3),
         }
@@ -185,7 +185,7 @@ impl GroupObserver {
         }
     }
 
-    /// Looks, and reads what has changed.
+    /// Polls, and reads what has changed.
     async fn read(&mut self, client: &Client, group: &FollowedGroup) -> PgResult<Head> {
         let now = client.clock.now();
         let is_list_due = now >= self.listed.plus(RELIST_EVERY);
@@ -193,7 +193,7 @@ impl GroupObserver {
             self.mirror.forget();
         }
         if !group.extra.take() && !is_list_due {
-            let head = self.look(client, group).await?;
+            let head = self.poll(client, group).await?;
             if !self.mirror.is_behind(head.revision, head.claimed) {
                 return Ok(head);
             }
@@ -257,11 +257,11 @@ impl GroupObserver {
         }
     }
 
-    async fn look(&mut self, client: &Client, group: &FollowedGroup) -> PgResult<Head> {
+    async fn poll(&mut self, client: &Client, group: &FollowedGroup) -> PgResult<Head> {
         let lives: Vec<i64> = self.silence.guarded().filter_map(|id| self.mirror.life(id)).collect();
         let before = client.history.now();
-        let answers = client.run(CallTurn::Quick, reads::look(&client.schema, &group.name, &lives)).await?;
-        let (head, beats) = reads::read_look(&answers)?;
+        let answers = client.run(CallTurn::Quick, reads::poll(&client.schema, &group.name, &lives)).await?;
+        let (head, beats) = reads::read_poll(&answers)?;
         let era = client.history.arrive(before, &head.position)?;
         if self.take_era(client, era) {
             self.mirror.forget();
@@ -323,14 +323,14 @@ impl GroupObserver {
     }
 
     fn least_ttl(&self) -> Duration {
-        self.mirror.least_ttl().unwrap_or(LOOK_EVERY * LOOKS_PER_TTL)
+        self.mirror.least_ttl().unwrap_or(POLL_EVERY * POLLS_PER_TTL)
     }
 
     /// Until the next look for which nothing has to ask.
     fn pause(&self, now: Moment) -> Duration {
-        let every = (self.least_ttl() / LOOKS_PER_TTL).clamp(LOOK_MIN, LOOK_EVERY);
-        // A write that is due a moment later than this look must not wait for the next one.
-        let due = self.silence.look_at().filter(|_| self.may_evict).map_or(every, |at| at.since(now).max(Duration::from_millis(1)));
+        let every = (self.least_ttl() / POLLS_PER_TTL).clamp(POLL_MIN, POLL_EVERY);
+        // A write that is due a moment later than this poll must not wait for the next one.
+        let due = self.silence.next_write().filter(|_| self.may_evict).map_or(every, |at| at.since(now).max(Duration::from_millis(1)));
         every.min(due)
     }
 }

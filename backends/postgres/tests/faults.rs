@@ -117,7 +117,7 @@ async fn connections_that_break_cost_no_member() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_notification_that_is_lost_costs_one_look() {
+async fn a_notification_that_is_lost_costs_one_poll() {
     let database = database().await;
     let (here, there) = (backend(&database.url()), backend(&database.url()));
     let mut watch = there.watch(&group(), PACE);

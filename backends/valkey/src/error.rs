@@ -266,7 +266,7 @@ mod tests {
             include_str!("lua/step_away.lua"),
             include_str!("lua/deregister.lua"),
             include_str!("lua/list.lua"),
-            include_str!("lua/look.lua"),
+            include_str!("lua/poll.lua"),
             include_str!("lua/note.lua"),
             include_str!("lua/write_note.lua"),
         ];

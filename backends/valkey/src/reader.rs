@@ -121,13 +121,13 @@ impl ValkeyReader {
                 }
                 Ok(())
             }
-            () = is_due => self.look(feed).await,
+            () = is_due => self.poll(feed).await,
             () = MemberScan::changed(self.scan.as_mut()) => self.follow_foreign(feed).await,
         }
     }
 
     /// Has the server evict members that are due, and proves what is shown.
-    async fn look(&mut self, feed: &Feed) -> ValkeyResult<()> {
+    async fn poll(&mut self, feed: &Feed) -> ValkeyResult<()> {
         self.follow_foreign(feed).await?;
         let Some(following) = &mut self.followed else { return self.list(feed).await };
         // Calls have left a connection that is not usable any more: the primary may be elsewhere.
@@ -136,7 +136,7 @@ impl ValkeyReader {
         }
         let limit = feed.pace().unwrap_or_default().clamp(PROOF_LIMITS.0, PROOF_LIMITS.1);
         let proven = self.client.clock.now();
-        let asked = ask(&self.client, &self.client.scripts.look, feed.group(), &following.connection);
+        let asked = ask(&self.client, &self.client.scripts.poll, feed.group(), &following.connection);
         let late = || Failure::TimedOut { place: following.connection.context.place.clone(), after: limit };
         let answer = match timeout(limit, asked).await {
             Ok(answer) => answer?,
@@ -198,7 +198,7 @@ impl GroupReader<shardwise_core::View> for ValkeyReader {
     }
 
     async fn prove(&mut self, feed: &Feed) -> Result<()> {
-        let answer = self.look(feed).await;
+        let answer = self.poll(feed).await;
         self.settled(answer, feed).await
     }
 }

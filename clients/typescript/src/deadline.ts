@@ -10,8 +10,8 @@ const PENDING_MAX = 16;
 export interface DeadlineEvents {
   /** It is ahead now and was not before, or it was reached. The second comes once, and before it is moved on: there was a gap. */
   changed(isAhead: boolean): void;
-  /** A timer has looked at the clock. */
-  looked(): void;
+  /** A timer has fired: what the clock ends is to be flushed. */
+  flush(): void;
 }
 
 export class Deadline {
@@ -84,7 +84,7 @@ export class Deadline {
     this.#stop = this.#clock.after(left, () => {
       this.#look();
       this.#watch();
-      this.#events.looked();
+      this.#events.flush();
     });
   }
 }

@@ -54,7 +54,7 @@ export class Holdings {
         if (!isAhead) for (const entry of this.#entries()) this.#lose(entry, this.#late());
         this.#changes.touch(this.#current.keys());
       },
-      looked: () => this.#flush(),
+      flush: () => this.#flush(),
     });
   }
 

@@ -15,7 +15,7 @@ pub enum Mistake {
     /// A late renewal is undone by deleting the member's record, even one registered after it.
     UndoByIncarnation,
     /// A member that was fenced reads the group once, and not again if that fails.
-    LookOnce,
+    ReadOnce,
     /// A member never asks for what others hold in its place.
     NeverReclaims,
     /// An observer counts a member's silence from the server's time of its renewal instead of from when it saw the renewal.
@@ -43,7 +43,7 @@ impl Mistake {
         Self::ReleaseBeforeDrain,
         Self::EpochPerMember,
         Self::UndoByIncarnation,
-        Self::LookOnce,
+        Self::ReadOnce,
         Self::NeverReclaims,
         Self::ServerTimestamps,
         Self::AbsenceIsEviction,
@@ -62,7 +62,7 @@ impl Mistake {
             Self::ReleaseBeforeDrain => "release-before-drain",
             Self::EpochPerMember => "epoch-per-member",
             Self::UndoByIncarnation => "undo-by-incarnation",
-            Self::LookOnce => "look-once",
+            Self::ReadOnce => "read-once",
             Self::NeverReclaims => "never-reclaims",
             Self::ServerTimestamps => "server-timestamps",
             Self::AbsenceIsEviction => "absence-is-eviction",

@@ -1,7 +1,7 @@
 // Do the workers agree? This worker knows what it sees itself; the others are asked through it.
 
 import { $, fill, h, lasting, many, say, table } from "./dom.js";
-import { look } from "./api.js";
+import { fetchOf } from "./api.js";
 import { chip } from "./ring.js";
 
 /** Groups up to this size are asked by themselves, larger ones when the button is pressed. */
@@ -47,7 +47,7 @@ async function askOne(state, member) {
   const under = state.own.view_fingerprint;
   if (!isMe(state, id) && member.metadata?.[LISTENS] === undefined) return { why: "it takes no requests", under };
   try {
-    const status = await look(state.policy, `instances/${encodeURIComponent(id)}/shardwise/status`, interval(state));
+    const status = await fetchOf(state.policy, `instances/${encodeURIComponent(id)}/shardwise/status`, interval(state));
     if (typeof status?.renewed_ms_ago === "number") proofs.set(id, Date.now() - status.renewed_ms_ago);
     return typeof status?.view_fingerprint === "string" ? { status, under } : { why: "what it answers is not a worker's status", under };
   } catch (error) {
@@ -87,7 +87,7 @@ export function views(state) {
     const isNow = answer.under === own.view_fingerprint || answer.status?.view_fingerprint === own.view_fingerprint;
     return answer.under === undefined || isNow ? { id, ...answer } : { id, why: "not asked since the change", isOld: true };
   };
-  // The sidecar's own data is new with every look.
+  // The sidecar's own data is new with every poll.
   return [{ id: state.observed ? "this sidecar" : own.instance_id, isHere: true, status: own }, ...others.map((member) => view(member.instance_id))];
 }
 

@@ -60,8 +60,8 @@ pub(crate) async fn one(
     request: Request,
 ) -> Result<Response> {
     // The page requests this from each member every few seconds and shows failures itself.
-    let is_look = request.method() == http::Method::GET && request.uri().path().ends_with("/status");
-    bring_to_one(&app, &joined, &whom, request).await.inspect_err(|problem| refused(&app, problem, is_look))
+    let is_status = request.method() == http::Method::GET && request.uri().path().ends_with("/status");
+    bring_to_one(&app, &joined, &whom, request).await.inspect_err(|problem| refused(&app, problem, is_status))
 }
 
 /// Forward a GET to any healthy member.
@@ -191,9 +191,9 @@ fn choices<'a>(app: &App, joined: &ServedGroup, view: &'a View) -> Vec<&'a Membe
 
 /// Logs from time to time that a request was not forwarded, or at debug level if such requests are repeated often. The line contains the
 /// member's name, and no other data of the caller and no secret.
-pub(crate) fn refused(app: &App, problem: &Problem, is_look: bool) {
+pub(crate) fn refused(app: &App, problem: &Problem, is_status: bool) {
     let (status, why) = (problem.status(), problem.detail());
-    if is_look {
+    if is_status {
         tracing::debug!(status, why, "a member could not be looked at");
     } else if let Some(count) = app.log.unbrought.another(status) {
         tracing::warn!(status, why, count, "a request was not forwarded to a member; one line a minute at most");

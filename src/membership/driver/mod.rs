@@ -226,7 +226,7 @@ impl Driver {
             *locked(&self.membership.proven) = Some(proven);
         }
         let OwnershipContext { refused, guards, clock, .. } = &*self.membership.ownership_context;
-        self.meters.look(clock.now(), self.machine.proven_at(), refused.load(Ordering::Relaxed), || guards.oldest_drain());
+        self.meters.sample(clock.now(), self.machine.proven_at(), refused.load(Ordering::Relaxed), || guards.oldest_drain());
         if !matches!(self.machine.ownership().state(), ServiceState::Joining | ServiceState::Fenced | ServiceState::Draining) {
             self.stage = Span::none();
         }
@@ -252,7 +252,7 @@ impl Driver {
                 self.membership.holders.clear();
             }
             Action::Claim(action) => self.claim(action),
-            Action::Look => self.look(),
+            Action::ReadGroup => self.read_group(),
             Action::MarkDraining => {
                 self.mark_leaving(MemberState::Draining, "could not show this worker as draining; the others see it when it is gone");
             }

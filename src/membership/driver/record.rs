@@ -56,7 +56,7 @@ impl Driver {
         self.call = Some(self.answers.spawn(call.in_current_span()));
     }
 
-    pub(super) fn look(&mut self) {
+    pub(super) fn read_group(&mut self) {
         let (backend, group, limit) = (Arc::clone(&self.backend), self.registration.group.clone(), self.membership.timing.renew_every);
         self.answers.spawn(async move {
             match limited(limit, &*backend, "members", async { backend.members(&group).await }).await {

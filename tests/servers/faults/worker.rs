@@ -173,7 +173,7 @@ struct Worker {
 }
 
 /// What a look at the deadline has shown: at that moment it was held or not, and if so, until then.
-struct Look {
+struct HoldReading {
     at: At,
     held: Option<At>,
 }
@@ -221,14 +221,14 @@ impl Worker {
     /// Works until it is asked to leave, or finds that its hold has ended.
     async fn stay(self: Arc<Self>, hold: Hold, cancel: CancellationToken) {
         let (slot, epoch) = (hold.number, hold.epoch.get());
-        let Look { at, held: Some(mut deadline) } = self.look(&hold) else { return };
+        let HoldReading { at, held: Some(mut deadline) } = self.read_hold(&hold) else { return };
         self.note(Line::Enter { slot, epoch, at, until: deadline });
         for step in 0_u32.. {
             if step.is_multiple_of(STEPS_A_WRITE) {
                 self.write(&hold).await;
             }
             let is_cancelled = tokio::time::timeout(STEP, cancel.cancelled()).await.is_ok();
-            let Look { at, held } = self.look(&hold);
+            let HoldReading { at, held } = self.read_hold(&hold);
             match held {
                 None => return self.write_stale(&hold).await,
                 Some(until) if until > deadline => {
@@ -242,21 +242,21 @@ impl Worker {
             }
         }
         tokio::time::sleep(self.drain).await;
-        match self.look(&hold) {
-            Look { at, held: Some(_) } => self.note(Line::Leave { slot, epoch, at }),
-            Look { .. } => self.write_stale(&hold).await,
+        match self.read_hold(&hold) {
+            HoldReading { at, held: Some(_) } => self.note(Line::Leave { slot, epoch, at }),
+            HoldReading { .. } => self.write_stale(&hold).await,
         }
     }
 
     /// The deadline is read first, then the clock, and held is asked last: if it is held
     /// without a gap by then, it was at that moment, and that deadline counted.
-    fn look(&self, hold: &Hold) -> Look {
+    fn read_hold(&self, hold: &Hold) -> HoldReading {
         let until = self.service.ownership().claims_end();
         let at = self.service.now();
         let held = until.filter(|_| hold.is_held()).map(Moment::as_nanos);
-        // Renewed between the two reads: the next look shows the newer deadline.
+        // Renewed between the two reads: the next reading shows the newer deadline.
         let held = held.map(|until| until.max(at.as_nanos()));
-        Look { at: at.as_nanos(), held }
+        HoldReading { at: at.as_nanos(), held }
     }
 
     /// The writes of code that does not check its guard first.

@@ -23,7 +23,7 @@ use sqlx::{ConnectOptions, Connection};
 /// Long enough for the busiest machine; a test that waits this long fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// How often a condition is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+const POLL_EVERY: Duration = Duration::from_millis(5);
 
 /// Waits until `condition` gives something, for at most [`PATIENCE`].
 pub(crate) async fn eventually<T>(what: &str, mut condition: impl AsyncFnMut() -> Option<T>) -> T {
@@ -33,7 +33,7 @@ pub(crate) async fn eventually<T>(what: &str, mut condition: impl AsyncFnMut() -
             return value;
         }
         assert!(started.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain: {what}");
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_EVERY).await;
     }
 }
 

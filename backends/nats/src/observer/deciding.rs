@@ -197,7 +197,7 @@ impl BucketObserver {
         }
         let written = group.extra.answered();
         let pace = self.least_ttl().unwrap_or(TTL_ASSUMED) / WRITES_PER_TTL;
-        match self.silence.look_at() {
+        match self.silence.next_write() {
             // One that began since will come back, or fail.
             Some(at) if written >= at => Some(written.plus(pace)),
             Some(at) => Some(at),

@@ -24,7 +24,7 @@ use tokio::task::{JoinHandle, block_in_place};
 /// Long enough for the busiest machine; a test that waits this long fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// How often a condition is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+const POLL_EVERY: Duration = Duration::from_millis(10);
 /// As often as the library's driver wants its view proven.
 pub(crate) const PACE: Duration = Duration::from_millis(750);
 /// For members that renew.
@@ -106,7 +106,7 @@ pub(crate) async fn eventually<T>(what: &str, mut condition: impl AsyncFnMut() -
             return value;
         }
         assert!(started.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain: {what}");
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_EVERY).await;
     }
 }
 
@@ -234,10 +234,10 @@ impl Fleet {
                         lost.fetch_add(1, Ordering::Relaxed);
                         // Until it is granted, as the library's driver does: a life that has begun may lack its record.
                         while !matches!(tokio::time::timeout(TTL, backend.register(&registration)).await, Ok(Ok(_))) {
-                            tokio::time::sleep(LOOK_EVERY * 5).await;
+                            tokio::time::sleep(POLL_EVERY * 5).await;
                         }
                     }
-                    _ => tokio::time::sleep(LOOK_EVERY * 5).await,
+                    _ => tokio::time::sleep(POLL_EVERY * 5).await,
                 }
             }
         });

@@ -1,4 +1,4 @@
-//! Statements that read a group: a look, which says whether anything has changed and brings the beats that are asked for, and the news
+//! Statements that read a group: a poll, which says whether anything has changed and brings the beats that are asked for, and the news
 //! since a number. All of one reading is of one snapshot.
 
 use std::time::Duration;
@@ -58,7 +58,7 @@ fn head(schema: &Schema, group: &GroupName, beats: &str) -> String {
 }
 
 /// The group's numbers, and the beats of these lives.
-pub(crate) fn look(schema: &Schema, group: &GroupName, lives: &[i64]) -> String {
+pub(crate) fn poll(schema: &Schema, group: &GroupName, lives: &[i64]) -> String {
     let beats = if lives.is_empty() {
         ", '' AS beats".to_owned()
     } else {
@@ -73,8 +73,8 @@ pub(crate) fn look(schema: &Schema, group: &GroupName, lives: &[i64]) -> String 
     head(schema, group, &beats)
 }
 
-/// The answer to [`look`].
-pub(crate) fn read_look(answers: &Answers) -> PgResult<(Head, Vec<Beat>)> {
+/// The answer to [`poll`].
+pub(crate) fn read_poll(answers: &Answers) -> PgResult<(Head, Vec<Beat>)> {
     let row = answers.last().first().ok_or(Failure::Emptied)?;
     let beats: String = row.try_get("beats").map_err(Failure::of_row)?;
     let beats = beats.split(',').filter(|entry| !entry.is_empty()).map(beat).collect::<Option<_>>();
@@ -82,7 +82,7 @@ pub(crate) fn read_look(answers: &Answers) -> PgResult<(Head, Vec<Beat>)> {
     Ok((Head::read(row).map_err(Failure::of_row)?, beats))
 }
 
-/// A beat as [`look`] asks for it.
+/// A beat as [`poll`] asks for it.
 pub(crate) fn beat(entry: &str) -> Option<Beat> {
     let mut numbers = entry.split(' ').map(|number| number.parse::<u64>().ok());
     let (life, beat, ttl) = (numbers.next()??, numbers.next()??, numbers.next()??);

@@ -14,7 +14,7 @@ from ._offers import Offers, names_of
 
 _log = logging.getLogger("shardwise_client")
 # A timer of the loop may stand still during a suspend, so the clock is read at least this often, in seconds.
-_LOOK_EVERY = 0.2
+_POLL_EVERY = 0.2
 _RETRY_FIRST, _RETRY_LONGEST = 0.05, 1.0
 # What is granted for a shorter time than the lease is renewed so many times in it, but not more often than so, in seconds.
 _RENEWALS, _RENEW_MIN = 3, 0.1
@@ -158,7 +158,7 @@ class Session:
         while True:
             self._holdings.look()
             left = self._table.stop_at - self._holdings.clock()
-            await asyncio.sleep(min(left, _LOOK_EVERY) if left > 0 else _LOOK_EVERY)
+            await asyncio.sleep(min(left, _POLL_EVERY) if left > 0 else _POLL_EVERY)
 
 
 def passes(error: ShardwiseError) -> bool:

@@ -132,7 +132,7 @@ pub enum Action {
     StartWatch,
     /// Read the group once and answer with `Viewed`. A watch may have seen the record before its registration was answered, and such a
     /// view counts only after a new proof.
-    Look,
+    ReadGroup,
     /// Stop following them.
     StopWatch,
     /// Mark the record as draining; the outcome does not matter here.

@@ -68,10 +68,10 @@ struct MemoryWatcher<T> {
 impl<T: WatchSubject> MemoryWatcher<T> {
     async fn next(&mut self) -> Result<T::Event> {
         loop {
-            // From here on, so that no change after the look is missed.
+            // From here on, so that no change after the poll is missed.
             let store = Arc::clone(&self.backend.store);
             let changed = store.changes.notified();
-            let wait = match self.look() {
+            let wait = match self.poll() {
                 Err(error) => {
                     // One error per cut; then silence until something changes.
                     self.sent = None;
@@ -96,7 +96,7 @@ impl<T: WatchSubject> MemoryWatcher<T> {
     }
 
     /// The present moment, the news if there are any, and when the next record expires.
-    fn look(&mut self) -> Result<(Moment, Option<T::Event>, Option<Moment>)> {
+    fn poll(&mut self) -> Result<(Moment, Option<T::Event>, Option<Moment>)> {
         let Self { backend, group: name, sent, .. } = self;
         backend.with_groups(T::OPERATION, |groups, now| {
             groups.reap(name, now);

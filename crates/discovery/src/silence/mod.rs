@@ -3,7 +3,7 @@
 //! Each renewal changes a number in the store, the record's *beat*: a renewal count in PostgreSQL, the sequence of a subject in NATS. An
 //! observer that sees one beat for a whole TTL evicts the record: it deletes it on the condition that the beat has not changed.
 //! [`Silence`] decides that for one process and one group, without clock and I/O. The backend hands in what it saw and how its own writes
-//! went, carries out each [`Eviction`], and writes no later than at [`Silence::look_at`].
+//! went, carries out each [`Eviction`], and writes no later than at [`Silence::next_write`].
 //!
 //! **No eviction hits a valid lease.** Let `s` be the latest start of a renewal that the store carried out, by the member's own clock. The
 //! member's deadline is at most `s` plus 0.99 of the TTL. The observer received the present beat after `s` and decides when its own clock
@@ -92,7 +92,7 @@ impl SilenceTimer {
     }
 
     /// When a write must begin: at the end, and half a TTL after the last one, so that no gap comes between.
-    fn look_at(self, proven: Moment) -> Moment {
+    fn next_write(self, proven: Moment) -> Moment {
         let next = proven.plus(self.ttl / 2);
         if self.ends() > proven { next.min(self.ends()) } else { next }
     }
@@ -163,11 +163,11 @@ impl Silence {
 
     /// When the next write must begin, if none does before: a renewal or a probe. `None` while there is nothing to observe. Also `None`
     /// before the first answered write and after an interruption: then the backend writes at its own pace.
-    pub fn look_at(&self) -> Option<Moment> {
+    pub fn next_write(&self) -> Option<Moment> {
         let proven = self.proven?;
         let observed = self.observed.values().filter(|observed| observed.guarded).map(|observed| observed.timer);
         let absent = self.waits.values().filter_map(|awaited| awaited.absent);
-        observed.chain(absent).map(|timer| timer.look_at(proven)).min()
+        observed.chain(absent).map(|timer| timer.next_write(proven)).min()
     }
 
     /// The members whose beats this process needs: those that it guards, and those for whose end it waits.

@@ -171,7 +171,7 @@ async fn outlives_an_earlier_renewal(registered_after: Duration) -> bool {
     renews_slowly(&store, TTL * 3 / 2).await;
     tokio::time::sleep(registered_after).await;
     store.register(&registration(0)).await.expect("register");
-    // Until a moment behind the look.
+    // Until a moment behind the poll.
     tokio::time::sleep((TTL * 23 / 16).saturating_sub(registered_after)).await;
     holds(&store).await
 }

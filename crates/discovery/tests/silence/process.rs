@@ -151,8 +151,8 @@ impl Process {
 
     /// When to act again without news.
     pub(crate) fn wake_at(&self) -> Moment {
-        let look = self.silence.look_at().map_or(self.write_due, |look| look.min(self.write_due));
-        let write = self.write.map_or(look, Flight::gives_up);
+        let next = self.silence.next_write().map_or(self.write_due, |at| at.min(self.write_due));
+        let write = self.write.map_or(next, Flight::gives_up);
         let acquire = self.acquire.map(|(flight, _)| flight.gives_up()).or(self.registered.then_some(self.acquire_due));
         acquire.map_or(write, |acquire| acquire.min(write))
     }
@@ -264,7 +264,7 @@ impl Process {
     }
 
     fn call(&mut self, now: Moment, dice: &mut StdRng, out: &mut Vec<Outgoing>) {
-        let is_due = self.write_due <= now || self.silence.look_at().is_some_and(|look| look <= now);
+        let is_due = self.write_due <= now || self.silence.next_write().is_some_and(|at| at <= now);
         if self.write.is_none() && is_due {
             let request = Request::Write { registers: !self.registered, lists: self.polls || self.needs_list };
             let outgoing = self.outgoing(now, request);

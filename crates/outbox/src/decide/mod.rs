@@ -149,9 +149,9 @@ impl Engine {
                 self.fence_answered();
                 self.gone = true;
             }
-            EngineInput::Looked(mark) => {
-                self.read_answered(StoreCall::Look);
-                self.poller.looked(mark, now);
+            EngineInput::MarkRead(mark) => {
+                self.read_answered(StoreCall::ReadMark);
+                self.poller.mark_read(mark, now);
             }
             EngineInput::Placed(found) => {
                 self.read_answered(StoreCall::Place);
@@ -257,7 +257,7 @@ impl Engine {
                 self.touch_at = now;
                 self.fence_pause.failed(now);
             }
-            StoreCall::Look => self.read_pause.failed(now),
+            StoreCall::ReadMark => self.read_pause.failed(now),
             StoreCall::Place | StoreCall::Fetch => {
                 self.poller.read_soon();
                 self.read_pause.failed(now);

@@ -32,7 +32,7 @@ pub(super) fn call(call: StoreCall) -> Span {
             "error.type" = field::Empty,
             "shardwise.fenced" = field::Empty
         ),
-        StoreCall::Fence | StoreCall::Look | StoreCall::Place | StoreCall::Sweep | StoreCall::Clean | StoreCall::Sleep => {
+        StoreCall::Fence | StoreCall::ReadMark | StoreCall::Place | StoreCall::Sweep | StoreCall::Clean | StoreCall::Sleep => {
             tracing::debug_span!(
                 "store",
                 otel.name = format!("outbox {}", format!("{call:?}").to_lowercase()),

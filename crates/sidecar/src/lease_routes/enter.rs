@@ -60,7 +60,7 @@ pub(crate) async fn enter(State(app): State<Arc<App>>, PolicyPath(joined): Polic
     if keys.iter().any(|key| key.len() > KEY_BYTES_MAX) {
         return Err(BAD_KEY.because(format!("a key has at most {KEY_BYTES_MAX} bytes")));
     }
-    let entered = leases.look_unswept(|state, now, valid| {
+    let entered = leases.read_unswept(|state, now, valid| {
         state.check(now, id)?;
         let (ownership, valid_ms) = (leases.service.ownership(), millis(valid));
         let entered = keys.into_iter().filter_map(|key| {

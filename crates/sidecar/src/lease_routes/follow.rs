@@ -206,7 +206,7 @@ impl GrantFollower {
         loop {
             self.news.borrow_and_update();
             let (leases, id) = (&self.leases, self.id);
-            let list = leases.look(|state, now, valid| {
+            let list = leases.read_swept(|state, now, valid| {
                 state.check(now, id)?;
                 state.saw(after);
                 Ok(GrantList::whole(state, valid))
@@ -230,7 +230,8 @@ impl GrantFollower {
             lines = self.lines();
         }
         if lines.is_empty() {
-            lines = self.leases.look(|state, _, valid| line("alive", state, self.read.unwrap_or_default(), valid, std::iter::empty()));
+            lines =
+                self.leases.read_swept(|state, _, valid| line("alive", state, self.read.unwrap_or_default(), valid, std::iter::empty()));
         }
         Some(lines)
     }
@@ -239,7 +240,8 @@ impl GrantFollower {
     fn lines(&mut self) -> String {
         self.news.borrow_and_update();
         let (id, read) = (self.id, self.read);
-        let changes = self.leases.look(|state, now, valid| state.check(now, id).map(|_| (state.version(), changes(state, read, valid))));
+        let changes =
+            self.leases.read_swept(|state, now, valid| state.check(now, id).map(|_| (state.version(), changes(state, read, valid))));
         match changes {
             Ok((version, lines)) => {
                 self.read = Some(version);

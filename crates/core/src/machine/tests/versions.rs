@@ -155,7 +155,7 @@ impl Fleet {
                 Some(Input::Renewed { attempt, started: now, ttl: TTL })
             }
             Action::StartWatch => Some(Input::Claims(ClaimInput::All(self.claims.clone().into_iter().collect()))),
-            Action::Look => Some(Input::Viewed { view: self.view(), proven: now }),
+            Action::ReadGroup => Some(Input::Viewed { view: self.view(), proven: now }),
             Action::MarkDraining | Action::MarkLoss(_) => {
                 let id = self.workers[at].id.clone();
                 if let (Some(record), action) = (self.records.get_mut(&id), action) {
