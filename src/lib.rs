@@ -81,7 +81,7 @@ mod work;
 pub use backend::add_backend;
 pub use error::{Error, ErrorKind, Result};
 pub use factory::{ShardingFactory, ShardingFactoryBuilder};
-pub use membership::{Absence, Departure, Listener, News, Rebalances, Snapshots, WorkerReport};
+pub use membership::{Absence, Departure, Listener, Rebalances, Snapshots, Update, WorkerReport};
 #[cfg(feature = "requests")]
 pub use messages::{Inbox, MESSAGE_WAIT, Message, MessageError, Reply, SingletonHandle};
 pub use operate::Observer;

@@ -23,7 +23,7 @@ const TTL: Duration = Duration::from_secs(3);
 /// How often each worker filters all keys.
 const FILTER_EVERY: Duration = Duration::from_millis(50);
 
-/// News comes up to 300 ms late and now and then only with the next, so that views differ; some calls fail.
+/// A view comes up to 300 ms late and now and then only with the next, so that views differ; some calls fail.
 const ORDINARY_DAY: FaultRates = FaultRates {
     delay: 0.5,
     delay_max: Duration::from_millis(300),

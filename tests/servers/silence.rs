@@ -12,7 +12,7 @@ const POLL_EVERY: Duration = Duration::from_millis(10);
 /// From the end of the silence. The requests that got no answer are given up after 2 s on Consul, 5 s on a single etcd and on PostgreSQL.
 const BACK_MAX: Duration = Duration::from_secs(8);
 
-// On NATS and Valkey renewals and news have one connection, on which no answer can be left out.
+// On NATS and Valkey renewals and events have one connection, on which no answer can be left out.
 on_servers!(a_watch_that_is_silent_while_renewals_succeed_ends_ownership_within_two_ttls:
     consul Consul, etcd Etcd; soak: postgres Postgres);
 

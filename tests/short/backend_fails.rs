@@ -152,7 +152,7 @@ async fn a_fleet_that_was_denied_for_ten_minutes_comes_back_by_itself() {
     assert!(took < Duration::from_millis(3_200), "back after {took:?} with a TTL of 3 s");
     mood.set(DENIES);
     eventually("both are refused again", || fleet.iter().all(|s| s.state() == ServiceState::Refused)).await;
-    assert_eq!(log.lines_with("the discovery backend failed"), 4, "after a success it is news again");
+    assert_eq!(log.lines_with("the discovery backend failed"), 4, "after a success it is logged again");
 }
 
 /// The reason for a refusal at the first try is the user's at once, and nothing goes on behind his back.

@@ -31,7 +31,7 @@ async fn back(backend: &ConsulBackend, registration: &Registration, within: Dura
     .await;
 }
 
-/// Reads news until one proves the view as of after that moment. Answers whether a view in between was without `id`.
+/// Reads events until one proves the view as of after that moment. Answers whether a view in between was without `id`.
 async fn proven_after(watch: &mut WatchStream, after: Moment, id: &str) -> bool {
     let mut seen_without = false;
     let read = async {

@@ -242,7 +242,7 @@ impl PolledGroup for PolledMembers {
     }
 
     fn is_same(shown: &View, read: &View) -> bool {
-        // The revision of an empty group rises with changes to other groups; that is no news.
+        // The revision of an empty group rises with changes to other groups; that is no change.
         shown.members() == read.members() && (shown.revision() == read.revision() || read.members().is_empty())
     }
 }

@@ -37,7 +37,7 @@ const RETRY_MIN: Duration = Duration::from_secs(1);
 const RETRIES_PER_TTL: u32 = 3;
 /// Pause after a failure that does not pass before its cause is fixed.
 const REPAIR_PAUSE: Duration = Duration::from_secs(5);
-/// The longest wait for news before the needs are looked at.
+/// The longest wait for messages before the needs are looked at.
 const POLL_EVERY: Duration = Duration::from_secs(1);
 /// How many messages are taken before anything else is done.
 const DRAIN_MAX: usize = 1_024;
@@ -169,7 +169,7 @@ impl BucketObserver {
         !self.evicting.is_empty()
     }
 
-    /// Waits for news, for a second at most, and does what follows from them.
+    /// Waits for messages, for a second at most, and does what follows from them.
     async fn round(&mut self, handle: &Arc<BucketHandle>, group: &Arc<BucketGroup>) {
         let Err(failure) = self.try_round(handle, group).await else { return };
         let now = handle.client.clock.now();

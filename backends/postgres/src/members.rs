@@ -9,9 +9,9 @@ use shardwise_discovery::{CallNumber, Grant, Record, RecordId, Registration, Vie
 use crate::client::CallTurn;
 use crate::error::{Failure, PgResult};
 use crate::mirror::GroupMirror;
-use crate::shared::{Shared, expect_news, lost};
+use crate::shared::{Shared, expect_changes, lost};
 use crate::sql::members::{self, Changed, HolderRow, Registered};
-use crate::sql::reads::{self, GroupNews};
+use crate::sql::reads::{self, GroupChanges};
 
 /// The most bytes one record may have as JSON.
 pub const RECORD_BYTES_MAX: usize = 65_536;
@@ -28,7 +28,7 @@ impl Shared {
         match Registered::read(&answers).map_err(Failure::of_row)? {
             Registered::Written => {
                 client.writes.answer(started);
-                expect_news(&self.groups.joined(self, &record_id));
+                expect_changes(&self.groups.joined(self, &record_id));
                 Ok(Grant { started, ttl })
             }
             Registered::Taken(holder) if holder.incarnation == record_id.incarnation.to_string() => {
@@ -51,7 +51,7 @@ impl Shared {
         }
         client.writes.answer(started);
         if self.groups.of_member(record_id).is_none() {
-            expect_news(&self.groups.joined(self, record_id));
+            expect_changes(&self.groups.joined(self, record_id));
         }
         Ok(Grant { started, ttl })
     }
@@ -83,17 +83,17 @@ impl Shared {
         let (client, proven, before) = (&self.client, self.client.clock.now(), self.client.history.now());
         let mut mirror = GroupMirror::default();
         let known = mirror.known();
-        let answers = client.run(CallTurn::Quick, reads::news(&client.schema, group, known)).await?;
-        let news = GroupNews::read(&answers, known)?;
-        let (era, revision) = (client.history.arrive(before, &news.head.position)?, news.head.revision.unsigned_abs());
+        let answers = client.run(CallTurn::Quick, reads::changes(&client.schema, group, known)).await?;
+        let changes = GroupChanges::read(&answers, known)?;
+        let (era, revision) = (client.history.arrive(before, &changes.head.position)?, changes.head.revision.unsigned_abs());
         // With nothing known, nothing can be missing.
-        mirror.take(known, news);
+        mirror.take(known, changes);
         Ok(ViewSnapshot { view: mirror.view(client.history.show(era, revision)?), proven })
     }
 
     /// A member of this process has left or lost its record.
     fn left(&self, record_id: &RecordId) {
-        self.expect_news(&record_id.group);
+        self.expect_changes(&record_id.group);
         self.groups.left(record_id);
     }
 

@@ -16,9 +16,9 @@ use tokio::time::timeout;
 use crate::client::{CallTurn, Client};
 use crate::error::{Failure, PgResult};
 use crate::mirror::GroupMirror;
-use crate::shared::{FollowedGroup, Shared, expect_news};
+use crate::shared::{FollowedGroup, Shared, expect_changes};
 use crate::sql::members;
-use crate::sql::reads::{self, GroupNews, Head, KnownNumbers, NOTHING_KNOWN};
+use crate::sql::reads::{self, GroupChanges, Head, KnownNumbers, NOTHING_KNOWN};
 
 /// The longest time between two looks at a group, and the share of the shortest TTL in it that they are apart.
 pub(crate) const POLL_EVERY: Duration = Duration::from_millis(750);
@@ -200,13 +200,13 @@ impl GroupObserver {
         }
         for _ in 0..READ_TRIES {
             let (known, before) = (self.mirror.known(), client.history.now());
-            let answers = client.run(CallTurn::Quick, reads::news(&client.schema, &group.name, known)).await?;
-            let news = GroupNews::read(&answers, known)?;
-            let era = client.history.arrive(before, &news.head.position)?;
+            let answers = client.run(CallTurn::Quick, reads::changes(&client.schema, &group.name, known)).await?;
+            let changes = GroupChanges::read(&answers, known)?;
+            let era = client.history.arrive(before, &changes.head.position)?;
             // Of another era the numbers mean nothing.
             let is_other = self.take_era(client, era) && known.members != NOTHING_KNOWN;
-            let head = news.head.clone();
-            if !is_other && self.take(client, group, known, news) {
+            let head = changes.head.clone();
+            if !is_other && self.take(client, group, known, changes) {
                 return Ok(head);
             }
             self.mirror.forget();
@@ -224,10 +224,10 @@ impl GroupObserver {
         is_other
     }
 
-    /// Takes news over those numbers; `false` if everything must be read.
-    fn take(&mut self, client: &Client, group: &FollowedGroup, known: KnownNumbers, news: GroupNews) -> bool {
+    /// Takes the changes since those numbers; `false` if everything must be read.
+    fn take(&mut self, client: &Client, group: &FollowedGroup, known: KnownNumbers, changes: GroupChanges) -> bool {
         let now = client.clock.now();
-        let Some(change) = self.mirror.take(known, news) else { return false };
+        let Some(change) = self.mirror.take(known, changes) else { return false };
         if known.members == NOTHING_KNOWN {
             self.listed = now;
         }
@@ -270,7 +270,7 @@ impl GroupObserver {
         let is_behind = self.mirror.is_behind(head.revision, head.claimed);
         match self.mirror.take_beats(&lives, &beats) {
             Some(changed) => self.see(group, &changed, client.clock.now()),
-            // Those that have left are in the news.
+            // Those that have left are in the changes.
             None if is_behind => {}
             None => self.mirror.forget(),
         }
@@ -317,7 +317,7 @@ impl GroupObserver {
                 Err(failure) => tracing::warn!(group = %group.name, %failure, "silent members are not evicted yet"),
             }
             // Refused or not: what is there now says which.
-            expect_news(group);
+            expect_changes(group);
         }
         Ok(())
     }

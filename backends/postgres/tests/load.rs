@@ -101,7 +101,7 @@ async fn a_thousand_claims_settle_soon() {
     assert!(acquired < Duration::from_secs(2) + late, "{acquired:?}, with {late:?} for this machine");
 }
 
-/// Three hundred members of sixteen processes: all stay, and none of them is news.
+/// Three hundred members of sixteen processes: all stay, and none of them is a change.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_hundred_members_of_sixteen_processes_stay() {
     const MEMBERS: u64 = 300;

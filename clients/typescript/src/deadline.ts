@@ -3,7 +3,7 @@
 import type { Clock } from "./waits.js";
 
 /** Timers may not count while the machine sleeps, so the clock is read at least so often. */
-const LOOK_EVERY_MS = 200;
+const POLL_EVERY_MS = 200;
 /** The most renewals that wait for the lines of the stream that they presuppose. */
 const PENDING_MAX = 16;
 
@@ -80,7 +80,7 @@ export class Deadline {
   #watch(): void {
     this.#stop();
     if (!this.#isWatched) return;
-    const left = Math.max(1, Math.min(LOOK_EVERY_MS, Math.ceil(this.#at - this.#clock.now())));
+    const left = Math.max(1, Math.min(POLL_EVERY_MS, Math.ceil(this.#at - this.#clock.now())));
     this.#stop = this.#clock.after(left, () => {
       this.#look();
       this.#watch();

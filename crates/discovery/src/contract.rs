@@ -64,7 +64,7 @@ pub struct ViewSnapshot {
     pub proven: Moment,
 }
 
-/// News from a watch.
+/// An event from a watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WatchEvent {
@@ -74,7 +74,8 @@ pub enum WatchEvent {
     Proven(Moment),
 }
 
-/// A stream of news. An error says that the view could not be proven just now; the stream goes on by itself unless the error is permanent.
+/// A stream of events. An error says that the view could not be proven just now; the stream goes on by itself unless the error is
+/// permanent.
 pub type WatchStream = BoxStream<'static, Result<WatchEvent>>;
 
 /// A backend's capabilities and promises.

@@ -6,7 +6,7 @@ import { assign } from "./colours.js";
 import * as agree from "./agree.js";
 import * as holders from "./holders.js";
 import * as members from "./members.js";
-import { begin, fetchNews } from "./news.js";
+import { begin, fetchChanges } from "./changes.js";
 import * as others from "./others.js";
 import * as outbox from "./outbox.js";
 import * as owner from "./owner.js";
@@ -45,7 +45,7 @@ async function refresh() {
   clearTimeout(timer);
   const asked = state;
   try {
-    await showNews(asked);
+    await showChanges(asked);
     if (asked === state) heard();
   } catch (error) {
     if (asked === state) failed(error);
@@ -55,8 +55,8 @@ async function refresh() {
   again = false;
 }
 
-async function showNews(asked) {
-  const isNew = await fetchNews(asked);
+async function showChanges(asked) {
+  const isNew = await fetchChanges(asked);
   if (asked !== state) return;
   // First, so that what is drawn has a width.
   $("content").hidden = false;

@@ -1,7 +1,7 @@
 // The sidecar's other groups, which are not on the page now: what is wrong there is part of the verdict.
 
 import { lasting } from "./dom.js";
-import { begin, fetchNews } from "./news.js";
+import { begin, fetchChanges } from "./changes.js";
 import { ofGroup } from "./troubles.js";
 
 const POLL_EVERY = 2000;
@@ -13,7 +13,7 @@ let timer = null;
 
 async function lookAt(group) {
   try {
-    await fetchNews(group);
+    await fetchChanges(group);
     group.error = null;
   } catch (error) {
     group.error = error.message;

@@ -69,7 +69,7 @@ impl EventFollower {
     /// The next text to send; `None` at the end.
     async fn next(&mut self) -> Option<String> {
         loop {
-            let text = self.news()?;
+            let text = self.unsent()?;
             if !text.is_empty() {
                 return Some(text);
             }
@@ -82,7 +82,7 @@ impl EventFollower {
     }
 
     /// The events that were not sent yet.
-    fn news(&mut self) -> Option<String> {
+    fn unsent(&mut self) -> Option<String> {
         let log = self.log.borrow_and_update();
         let (events, has_gap) = log.behind(self.read);
         // Written behind the lock, which the thread that keeps ownership takes too.

@@ -1,17 +1,16 @@
-//! The one task of a service: passes backend answers, watch news and timers to the core's machine, and carries out its actions.
+//! The one task of a service: passes backend answers, watch events and timers to the core's machine, and carries out its actions.
 //!
 //! It decides nothing about ownership; it only adds timeouts.
 
 mod claims;
-mod news;
 mod publish;
 mod record;
+mod updates;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use news::next;
 use publish::FencedTime;
 use record::RecordUpdater;
 use shardwise_core::machine::{Action, ClaimInput, Input, Machine};
@@ -20,6 +19,7 @@ use shardwise_discovery::{ClaimsStream, Discovery, Error, ErrorKind, LogThrottle
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinSet};
 use tracing::{Instrument, Span};
+use updates::next;
 
 use super::calls::{PROOFS_PER_TTL, follow, follow_claims};
 use super::context::OwnershipContext;

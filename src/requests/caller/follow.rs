@@ -107,7 +107,7 @@ impl Routing {
 
     fn swap(&self, state: RouteState) {
         self.state.store(Arc::new(state));
-        self.news.send_replace(());
+        self.changed.send_replace(());
     }
 }
 
@@ -159,7 +159,7 @@ async fn follow_routes(mut notes: RouteNotes, routing: Weak<Routing>) {
                     let number = routes.iter().count();
                     tracing::info!(policy = %routing.policy.name, routes = number, "the operator's routes of keys have changed");
                     routing.routes.store(Arc::new(routes));
-                    routing.news.send_replace(());
+                    routing.changed.send_replace(());
                 }
             }
             // Outages are logged by what follows the members.

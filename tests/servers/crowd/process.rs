@@ -113,7 +113,7 @@ impl Crowd {
     fn join(&mut self, number: usize) {
         let text = format!("{}[default.resilience.sharding.instance]\nid = \"{}\"\n", self.settings, id(&self.name, number));
         let service = ShardingFactory::from_settings(Settings::from_toml_str(&text).unwrap()).unwrap().create("workers").unwrap();
-        let (joining, mut news, log) = (service.clone(), service.snapshots(), self.log.clone());
+        let (joining, mut snapshots, log) = (service.clone(), service.snapshots(), self.log.clone());
         tokio::spawn(async move {
             while let Err(error) = joining.register_self().await {
                 println!("{} has not joined: {error}", joining.instance_id());
@@ -122,7 +122,7 @@ impl Crowd {
         });
         let name = id(&self.name, number);
         tokio::spawn(async move {
-            while let Some(snapshot) = news.recv().await {
+            while let Some(snapshot) = snapshots.recv().await {
                 if snapshot.state() == ServiceState::Fenced {
                     log.write(&json!({ "fenced": name }));
                 }

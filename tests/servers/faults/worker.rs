@@ -32,7 +32,7 @@ const STEPS_A_WRITE: u32 = 5;
 const JOB: Duration = Duration::from_millis(100);
 /// How long a slot is drained.
 const DRAIN: Duration = Duration::from_millis(10);
-/// The same beside a mistake: longer than the news of a claim takes on a busy machine.
+/// The same beside a mistake: longer than a change of a claim takes to arrive on a busy machine.
 const DRAIN_BY_MISTAKE: Duration = Duration::from_millis(500);
 /// How often code that does not ask tries to write, if the table is busy.
 const STALE_WRITE_TRIES: u32 = 20;

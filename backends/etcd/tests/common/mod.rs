@@ -211,7 +211,7 @@ impl ClaimsFollower {
         };
         assert!(
             tokio::time::timeout(PATIENCE, read).await.is_ok(),
-            "no news with {what} within {PATIENCE:?}, but {} claims: {:?}",
+            "no event with {what} within {PATIENCE:?}, but {} claims: {:?}",
             self.claims.len(),
             self.claims.keys().take(9)
         );

@@ -232,9 +232,9 @@ impl Follower {
         Self { stream: backend.watch_claims(&group(), prove_every), held: BTreeMap::new() }
     }
 
-    /// The next news, taken in; errors are handed back.
+    /// The next event, taken in; errors are handed back.
     pub(crate) async fn next(&mut self) -> Result<ClaimsEvent, Error> {
-        let event = tokio::time::timeout(PATIENCE, self.stream.next()).await.expect("news in time").expect("the watch goes on")?;
+        let event = tokio::time::timeout(PATIENCE, self.stream.next()).await.expect("an event in time").expect("the watch goes on")?;
         match &event {
             ClaimsEvent::All { claims, .. } => self.held = claims.iter().cloned().collect(),
             ClaimsEvent::Changed { changes, .. } => {
@@ -255,8 +255,8 @@ impl Follower {
         let expected = slots(expected);
         let started = Instant::now();
         loop {
-            let news = self.next().await.is_ok();
-            if news && self.held.keys().eq(&expected) {
+            let is_event = self.next().await.is_ok();
+            if is_event && self.held.keys().eq(&expected) {
                 return;
             }
             assert!(started.elapsed() < PATIENCE, "waited in vain for {} slots, {} are held", expected.len(), self.held.len());

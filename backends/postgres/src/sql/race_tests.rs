@@ -9,7 +9,7 @@ use shardwise_testkit::{Database, Postgres, PostgresOptions};
 
 use super::claims::{self, KnownStore, StoreStanding};
 use super::members::{self, Changed, Registered};
-use super::reads::{self, GroupNews, KnownNumbers, NOTHING_KNOWN};
+use super::reads::{self, GroupChanges, KnownNumbers, NOTHING_KNOWN};
 use crate::client::{CallTurn, Client};
 use crate::{PostgresBackend, PostgresBackendConfig};
 
@@ -43,8 +43,8 @@ impl Bench {
     /// What a group has: revision, and the beat and life of its only member.
     async fn only(&self, group: &GroupName) -> (i64, Option<(u64, i64)>) {
         let known = KnownNumbers { members: NOTHING_KNOWN, claims: None };
-        let news = GroupNews::read(&self.run(reads::news(&self.client.schema, group, known)).await, known).unwrap();
-        (news.head.revision, news.members.first().map(|row| (row.beat.count, row.beat.life)))
+        let changes = GroupChanges::read(&self.run(reads::changes(&self.client.schema, group, known)).await, known).unwrap();
+        (changes.head.revision, changes.members.first().map(|row| (row.beat.count, row.beat.life)))
     }
 }
 

@@ -12,8 +12,8 @@ mod answers;
 mod draining;
 mod io;
 mod missed;
-mod news;
 mod pending_call;
+mod reports;
 mod store;
 #[cfg(test)]
 mod tests;

@@ -60,7 +60,7 @@ pub enum Input {
         /// When the request that proved it began.
         at: Moment,
     },
-    /// News of claims (exclusive ownership).
+    /// Changes of claims (exclusive ownership).
     Claims(ClaimInput),
     /// The names that this worker can serve from now on: singletons, daemons, timers (exclusive ownership).
     Names(BTreeSet<ClaimName>),

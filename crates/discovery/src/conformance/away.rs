@@ -28,7 +28,7 @@ fn is_lost<T>(answer: crate::Result<T>) -> bool {
     answer.is_err_and(|error| *error.kind() == ErrorKind::Lost)
 }
 
-/// It is seen at once, lives without renewal for as long as was asked for, and then ends, which is news. Its own former life neither
+/// It is seen at once, lives without renewal for as long as was asked for, and then ends, which is reported. Its own former life neither
 /// renews nor changes it, and stepping away again does not begin the time anew.
 pub async fn clause_12_a_member_that_steps_away_keeps_its_place_for_the_grace_and_no_longer(scope: &Scope) {
     let mut watch = scope.peer.watch(&scope.group, scope.ttl / 3);

@@ -188,7 +188,7 @@ pub fn ids(view: &View) -> Vec<String> {
 
 /// Reads a watch until `wanted` accepts a view, for at most `within`; errors on the way are allowed, the stream's end is not.
 pub async fn view_where(stream: &mut WatchStream, within: Duration, what: &str, wanted: impl Fn(&View) -> bool) -> Arc<View> {
-    let wanted = |news| match news {
+    let wanted = |event| match event {
         Ok(WatchEvent::View(snapshot)) if wanted(&snapshot.view) => Some(snapshot.view),
         _ => None,
     };
@@ -208,13 +208,13 @@ async fn read_until<E, T>(
 ) -> T {
     let read = async {
         loop {
-            let Some(news) = stream.next().await else { panic!("the watch ended while waiting for {what}") };
-            if let Some(found) = wanted(news) {
+            let Some(event) = stream.next().await else { panic!("the watch ended while waiting for {what}") };
+            if let Some(found) = wanted(event) {
                 return found;
             }
         }
     };
-    tokio::time::timeout(within, read).await.unwrap_or_else(|_| panic!("no news with {what} within {within:?}"))
+    tokio::time::timeout(within, read).await.unwrap_or_else(|_| panic!("no event with {what} within {within:?}"))
 }
 
 /// Renews until it is dropped, and fails the case then if a renewal was refused.
@@ -270,7 +270,7 @@ macro_rules! conformance_tests {
             fifty_members_join_and_leave_at_once
         );
         $crate::conformance_tests!(@case $fixture; quiet_scope; [$($attribute)*]; clause_04_two_watchers_see_the_same_end);
-        $crate::conformance_tests!(@case $fixture; quiet_scope; [$($attribute)*]; clause_05_renewals_are_no_news);
+        $crate::conformance_tests!(@case $fixture; quiet_scope; [$($attribute)*]; clause_05_renewals_are_not_reported);
     };
     (@cases $fixture:expr; $attribute:tt; $($case:ident)*) => {
         $( $crate::conformance_tests!(@case $fixture; scope; $attribute; $case); )*

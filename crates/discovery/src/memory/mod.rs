@@ -129,9 +129,9 @@ impl Discovery for MemoryBackend {
             let member = Member { joined, ..member.clone() };
             let stored = StoredRecord { member, ends: started.plus(*ttl), renewals };
             // A member that registers again as it was changes nothing that others see.
-            let is_news = records.get(&stored.member.instance_id).is_none_or(|before| before.member != stored.member);
+            let is_change = records.get(&stored.member.instance_id).is_none_or(|before| before.member != stored.member);
             records.insert(stored.member.instance_id.clone(), stored);
-            if is_news {
+            if is_change {
                 groups.changed(group);
             }
             Ok(Grant { started, ttl: *ttl })

@@ -18,8 +18,8 @@
 //!
 //! - A beat never repeats for a record, not even if the same incarnation registers again after its eviction. A late eviction would delete
 //!   it.
-//! - `now` is the time at which the backend handles the news: neither the start of the read, nor any time of the server.
-//! - [`SilenceInput::Written`] comes after all news of what the store carried out before that write.
+//! - `now` is the time at which the backend handles the input: neither the start of the read, nor any time of the server.
+//! - [`SilenceInput::Written`] comes after all inputs about what the store carried out before that write.
 //! - If the store refuses an eviction, the backend reads the record and hands in the result. A store that lost a beat reports no deletion.
 
 mod guards;
@@ -47,7 +47,7 @@ pub struct SeenRecord {
     pub beat: Option<u64>,
 }
 
-/// News for the observer.
+/// What the observer learns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SilenceInput {
     /// The whole group. Members that are missing here are gone.
@@ -61,7 +61,7 @@ pub enum SilenceInput {
         /// When the request began.
         started: Moment,
     },
-    /// A write of this process failed or was given up, or the link to the store broke, so that news may be missing.
+    /// A write of this process failed or was given up, or the link to the store broke, so that inputs may be missing.
     Interrupted,
     /// The members of this process in the group, registered or about to register. Replaces the former ones. Without any it guards all.
     Mine(BTreeSet<InstanceId>),
@@ -128,7 +128,7 @@ pub struct Silence {
 }
 
 impl Silence {
-    /// Handles one piece of news at `now`, and returns the records to evict: only after [`SilenceInput::Written`], and again after each
+    /// Handles one input at `now`, and returns the records to evict: only after [`SilenceInput::Written`], and again after each
     /// later one as long as the records are there.
     pub fn step(&mut self, now: Moment, input: SilenceInput) -> Vec<Eviction> {
         let changed = match input {

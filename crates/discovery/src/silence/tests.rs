@@ -1,4 +1,4 @@
-//! Scenarios as lists: a time, the news, then the expected evictions.
+//! Scenarios as lists: a time, the input, then the expected evictions.
 
 use shardwise_core::GroupName;
 

@@ -80,7 +80,7 @@ async fn a_watch_on_a_name_beyond_the_limit_sees_it_and_what_becomes_of_it() {
     assert!(matches!(next(&mut watch).await, WatchEvent::Proven(_)), "proven, not silent");
     store.deregister(&registration(7).record_id()).await.expect("leaves");
     store.register(&registration(GROUPS_MAX)).await.expect("there is room");
-    assert_eq!(view(&mut watch).await.view.members().len(), 1, "what other groups do is no news here");
+    assert_eq!(view(&mut watch).await.view.members().len(), 1, "what other groups do is not reported here");
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,7 +2,7 @@
 
 use crate::clock::MS;
 use crate::network::Call;
-use crate::process::{News, OWNED, Outgoing, PERIOD, Request};
+use crate::process::{Message, OWNED, Outgoing, PERIOD, Request};
 use crate::store::{ClaimOutcome, LifeId, WriteOutcome};
 use crate::world::{Cut, EvictedRecord, Fate, Worker, World};
 
@@ -26,7 +26,7 @@ impl World {
                 if lists && !self.polls && worker.link == link {
                     worker.subscribed = true;
                 }
-                self.answer(from, link, News::Written { attempt, outcome, list });
+                self.answer(from, link, Message::Written { attempt, outcome, list });
             }
             Request::Acquire { resource } => {
                 let outcome = self.store.acquire(life, resource);
@@ -34,7 +34,7 @@ impl World {
                     self.check_grant(from, resource)?;
                     self.figures.count("claims granted", 1);
                 }
-                self.answer(from, link, News::Acquired { attempt, outcome });
+                self.answer(from, link, Message::Acquired { attempt, outcome });
             }
             Request::Evict { life: silent, seen, silent_since } => {
                 let since = self.workers[from].process.clock.truth_of(silent_since);
@@ -54,7 +54,7 @@ impl World {
         if self.store.beat(silent) != seen {
             self.figures.count("burials refused because the record had changed", 1);
             let there = self.store.shown(silent.name, self.now);
-            self.reply(from, link, there.map_or(News::Gone(silent), News::Seen));
+            self.reply(from, link, there.map_or(Message::Gone(silent), Message::Seen));
             return Ok(());
         }
         if !self.store.knows(silent) {

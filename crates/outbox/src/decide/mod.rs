@@ -274,8 +274,8 @@ impl Engine {
 
     /// What the log should say now.
     pub(crate) fn reports(&mut self, now: Moment) -> Vec<Report> {
-        let mut due = self.reports.due(self.destinations.news(), now);
-        due.extend(self.slow.news());
+        let mut due = self.reports.due(self.destinations.take_changes(), now);
+        due.extend(self.slow.take_reports());
         due
     }
 

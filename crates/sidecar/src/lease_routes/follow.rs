@@ -110,8 +110,8 @@ pub(crate) async fn grants(PolicyPath(joined): PolicyPath, RawQuery(query): RawQ
     let wanted = wanted(query.as_deref().unwrap_or_default())?;
     let busy = |_| TOO_MANY.because(format!("at most {FOLLOWERS_MAX} requests follow the grants of a policy at a time"));
     let permit = Arc::clone(&leases.followers).try_acquire_owned().map_err(busy)?;
-    let news = leases.news.subscribe();
-    let mut follower = GrantFollower { leases: Arc::clone(leases), id, news, read: None, is_over: false, _permit: permit };
+    let changed = leases.changed.subscribe();
+    let mut follower = GrantFollower { leases: Arc::clone(leases), id, changed, read: None, is_over: false, _permit: permit };
     if let Some((wait, after)) = wanted {
         return Ok(Json(follower.list_after(wait, after).await?).into_response());
     }
@@ -193,7 +193,7 @@ impl ShownGrant {
 struct GrantFollower {
     leases: Arc<Leases>,
     id: LeaseId,
-    news: watch::Receiver<u64>,
+    changed: watch::Receiver<u64>,
     /// The version that was sent; `None` before the first line.
     read: Option<u64>,
     is_over: bool,
@@ -204,7 +204,7 @@ impl GrantFollower {
     async fn list_after(&mut self, wait: Duration, after: Option<u64>) -> Result<GrantList> {
         let until = tokio::time::Instant::now() + wait;
         loop {
-            self.news.borrow_and_update();
+            self.changed.borrow_and_update();
             let (leases, id) = (&self.leases, self.id);
             let list = leases.read_swept(|state, now, valid| {
                 state.check(now, id)?;
@@ -212,7 +212,8 @@ impl GrantFollower {
                 Ok(GrantList::whole(state, valid))
             });
             let list = list.map_err(|refusal| self.leases.refused(refusal))?;
-            let is_late = tokio::time::timeout_at(until, async { after == Some(list.version) && self.news.changed().await.is_ok() }).await;
+            let is_late =
+                tokio::time::timeout_at(until, async { after == Some(list.version) && self.changed.changed().await.is_ok() }).await;
             if is_late != Ok(true) {
                 return Ok(list);
             }
@@ -226,7 +227,7 @@ impl GrantFollower {
         }
         let mut lines = self.lines();
         if lines.is_empty() {
-            let _ = tokio::time::timeout(ALIVE_EVERY, self.news.changed()).await;
+            let _ = tokio::time::timeout(ALIVE_EVERY, self.changed.changed()).await;
             lines = self.lines();
         }
         if lines.is_empty() {
@@ -238,7 +239,7 @@ impl GrantFollower {
 
     /// What has changed since the last line.
     fn lines(&mut self) -> String {
-        self.news.borrow_and_update();
+        self.changed.borrow_and_update();
         let (id, read) = (self.id, self.read);
         let changes =
             self.leases.read_swept(|state, now, valid| state.check(now, id).map(|_| (state.version(), changes(state, read, valid))));

@@ -30,7 +30,7 @@ pub(crate) struct Leases {
     pub(crate) service: ShardingService,
     pub(crate) state: Mutex<LeaseState>,
     /// The version of the grants.
-    pub(crate) news: watch::Sender<u64>,
+    pub(crate) changed: watch::Sender<u64>,
     /// The lease has changed, or the worker has finished something: the keeper looks again.
     pub(crate) wake: Notify,
     /// What is offered under a name, and the lease under which it is.
@@ -46,7 +46,7 @@ impl Leases {
         Self {
             service,
             state: Mutex::new(LeaseState::new(slots)),
-            news: watch::Sender::default(),
+            changed: watch::Sender::default(),
             wake: Notify::new(),
             offers: Mutex::default(),
             followers,
@@ -162,7 +162,7 @@ impl Leases {
         let mut state = self.locked();
         let changed = change(&mut state, self.service.now());
         let version = state.version();
-        self.news.send_if_modified(|known| std::mem::replace(known, version) != version);
+        self.changed.send_if_modified(|known| std::mem::replace(known, version) != version);
         changed
     }
 

@@ -1,4 +1,5 @@
-//! `version_rule = "newest"` in a fleet of machines over one simulated backend: each member gets all news in order, but at different times.
+//! `version_rule = "newest"` in a fleet of machines over one simulated backend: each member gets all views in order, but at different
+//! times.
 
 use super::*;
 use crate::holdings::ClaimAction;

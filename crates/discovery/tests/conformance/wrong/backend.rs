@@ -108,7 +108,7 @@ impl Discovery for Wrong {
         match self.mistake {
             Mistake::RenewalsDoNothing => return Ok(Grant { started: self.clock.now(), ttl }),
             Mistake::AnyLifeRenews => return self.inner.renew(&self.whoever(&record_id).await, ttl).await,
-            Mistake::RenewalsAreNews => {
+            Mistake::RenewalsAreReported => {
                 if let Some(mut last) = self.last() {
                     last.member.metadata.insert("renewed".into(), self.count().to_string());
                     self.inner.update(&last).await?;

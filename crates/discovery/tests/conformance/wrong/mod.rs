@@ -26,7 +26,7 @@ enum Mistake {
     ChangesAreLost,
     ViewsGoBack,
     SilenceIsSilence,
-    RenewalsAreNews,
+    RenewalsAreReported,
     EmptinessIsAnError,
     DrainingIsGone,
     AnyLifeRenews,
@@ -117,7 +117,7 @@ found! {
     clause_04_lost_changes: ChangesAreLost => clause_04_no_change_is_lost_between_list_and_watch;
     clause_04_views_that_go_back: ViewsGoBack => clause_04_views_never_go_back;
     clause_05_a_silent_watch: SilenceIsSilence => clause_05_silence_is_proven;
-    clause_05_renewals_that_are_news: RenewalsAreNews => clause_05_renewals_are_no_news;
+    clause_05_renewals_that_are_reported: RenewalsAreReported => clause_05_renewals_are_not_reported;
     clause_06_emptiness_as_an_error: EmptinessIsAnError => clause_06_an_empty_group_is_an_empty_view;
     clause_07_draining_that_is_gone: DrainingIsGone => clause_07_draining_is_seen_before_gone;
     clause_08_any_life_renews: AnyLifeRenews => clause_08_another_incarnation_touches_nothing;

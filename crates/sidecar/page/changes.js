@@ -16,7 +16,7 @@ export const begin = (policy, mayAct) => ({
 });
 
 /** Asks for what has changed and keeps it; says whether anything has but ages. */
-export async function fetchNews(asked) {
+export async function fetchChanges(asked) {
   const own = await fetchOf(asked.policy, "ownership");
   const seen = `${own.view_fingerprint} ${own.revision}`;
   const isNew = asked.seen !== seen;
