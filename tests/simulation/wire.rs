@@ -160,9 +160,9 @@ impl Discovery for Wire {
         self.call(&self.inner, |by| async move { by.deregister(&record_id).await }).await
     }
 
-    async fn step_away(&self, registration: &Registration, grace: Duration) -> Result<()> {
+    async fn step_away(&self, registration: &Registration, rejoin_grace: Duration) -> Result<()> {
         let registration = registration.clone();
-        self.call(&self.inner, move |by| async move { by.step_away(&registration, grace).await }).await
+        self.call(&self.inner, move |by| async move { by.step_away(&registration, rejoin_grace).await }).await
     }
 
     async fn members(&self, group: &GroupName) -> Result<ViewSnapshot> {

@@ -13,7 +13,7 @@ pub(crate) struct LifeBeat {
     pub(crate) incarnation: Incarnation,
     /// The sequence of the life's first beat.
     pub(crate) life: u64,
-    /// The granted TTL; of one that is away, its grace.
+    /// The granted TTL; of one that is away, its rejoin grace.
     pub(crate) ttl: Duration,
     pub(crate) is_away: bool,
 }

@@ -143,9 +143,9 @@ impl BucketHandle {
         .await
     }
 
-    /// The record first, which others see; then the beat, which ends the life's claims and lasts for the grace. A member that is
+    /// The record first, which others see; then the beat, which ends the life's claims and lasts for the rejoin grace. A member that is
     /// stopped in between is evicted after its TTL.
-    pub(crate) async fn step_away(&self, registration: &Registration, grace: Duration) -> NatsResult<()> {
+    pub(crate) async fn step_away(&self, registration: &Registration, rejoin_grace: Duration) -> NatsResult<()> {
         let (record, record_id) = (encode(&registration.away_member())?, registration.record_id());
         let RecordId { group, instance_id, .. } = &record_id;
         let stepping = async {
@@ -156,7 +156,7 @@ impl BucketHandle {
                     _ => return Err(lost(&record_id)),
                 };
                 self.change_record(&record_id, &beat, &record).await?;
-                let away = LifeBeat { is_away: true, ttl: grace, ..beat };
+                let away = LifeBeat { is_away: true, ttl: rejoin_grace, ..beat };
                 let subject = self.client.bucket.group(group).beat(instance_id);
                 if let CasOutcome::Written(_) = self.client.write(subject, sequence, messages::beat(&away)).await? {
                     return Ok(());

@@ -90,8 +90,8 @@ impl Discovery for PostgresBackend {
         self.shared.deregister(record_id).await.map_err(self.shared.during("deregister"))
     }
 
-    async fn step_away(&self, registration: &Registration, grace: Duration) -> Result<()> {
-        self.shared.step_away(registration, grace).await.map_err(self.shared.during("step_away"))
+    async fn step_away(&self, registration: &Registration, rejoin_grace: Duration) -> Result<()> {
+        self.shared.step_away(registration, rejoin_grace).await.map_err(self.shared.during("step_away"))
     }
 
     async fn members(&self, group: &GroupName) -> Result<ViewSnapshot> {

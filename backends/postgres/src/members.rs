@@ -62,9 +62,9 @@ impl Shared {
         written(&record_id, changed)
     }
 
-    pub(crate) async fn step_away(&self, registration: &Registration, grace: Duration) -> PgResult<()> {
+    pub(crate) async fn step_away(&self, registration: &Registration, rejoin_grace: Duration) -> PgResult<()> {
         let (record, record_id) = (encode(&registration.away_member())?, registration.record_id());
-        let sql = members::step_away(&self.client.schema, &record_id, &record, grace, CallNumber::next());
+        let sql = members::step_away(&self.client.schema, &record_id, &record, rejoin_grace, CallNumber::next());
         let changed = self.change(&record_id, sql).await?;
         if matches!(changed, Changed::Written | Changed::Away) {
             self.left(&record_id);

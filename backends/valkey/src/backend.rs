@@ -102,8 +102,8 @@ impl Discovery for ValkeyBackend {
         self.client.deregister(record_id).await.map_err(|failure| failure.during("deregister"))
     }
 
-    async fn step_away(&self, registration: &Registration, grace: Duration) -> Result<()> {
-        self.client.step_away(registration, grace).await.map_err(|failure| failure.during("step_away"))
+    async fn step_away(&self, registration: &Registration, rejoin_grace: Duration) -> Result<()> {
+        self.client.step_away(registration, rejoin_grace).await.map_err(|failure| failure.during("step_away"))
     }
 
     async fn members(&self, group: &GroupName) -> Result<ViewSnapshot> {
@@ -151,10 +151,10 @@ impl Client {
         done(&record_id, &self.run(&call).await?)
     }
 
-    async fn step_away(&self, registration: &Registration, grace: Duration) -> ValkeyResult<()> {
+    async fn step_away(&self, registration: &Registration, rejoin_grace: Duration) -> ValkeyResult<()> {
         let (record, record_id) = (encode(&registration.away_member())?, registration.record_id());
         let (writer, number) = next_call();
-        let arguments = [id(&record_id), life(&record_id), writer, number, micros(grace), record];
+        let arguments = [id(&record_id), life(&record_id), writer, number, micros(rejoin_grace), record];
         let call = self.call(&self.scripts.step_away, &record_id.group, MakesGroup::No, arguments);
         done(&record_id, &self.run(&call).await?)
     }

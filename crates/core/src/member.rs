@@ -101,7 +101,7 @@ pub enum MemberState {
     Draining,
     /// Is leaving for a while: finishes its work and still renews. It keeps its share, which is not served.
     Pausing,
-    /// Has left for a while; its record stays. It keeps its share, which is not served, until it returns or the grace period ends.
+    /// Has left for a while; its record stays. It keeps its share, which is not served, until it returns or the rejoin grace ends.
     Away,
 }
 

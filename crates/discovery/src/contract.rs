@@ -147,7 +147,7 @@ impl Capabilities {
 /// 11. Instance and group names may be any UTF-8 without NUL up to [`shardwise_core::NAME_BYTES_MAX`]; the backend escapes what it
 ///     must. Groups do not see each other.
 /// 12. A member that has stepped away has one record, in state `away`, which takes the place of its living one in the same step. The
-///     record lives at least for the grace that was asked for, and at most for that plus a second for rounding up and
+///     record lives at least for the rejoin grace that was asked for, and at most for that plus a second for rounding up and
 ///     [`Capabilities::margin`], by the backend's own clock. It can be neither renewed nor updated: both are
 ///     [`crate::ErrorKind::Lost`]. A registration of its id replaces it at once and in one step, so that at no moment the id is in a
 ///     view twice or not at all. Only a living record steps away; that ends the member's claims.
@@ -172,7 +172,7 @@ pub trait Discovery: Send + Sync + 'static {
     /// ([`shardwise_core::REJOIN_GRACE_MIN`]). [`crate::ErrorKind::Lost`] if there is no living one; no error if it is away already.
     ///
     /// To be implemented where [`Capabilities::keeps_places`] says so.
-    async fn step_away(&self, _registration: &Registration, _grace: Duration) -> Result<()> {
+    async fn step_away(&self, _registration: &Registration, _rejoin_grace: Duration) -> Result<()> {
         let context = format!("the backend {} cannot keep a place for a member that is away", self.capabilities().name);
         Err(Error::new(ErrorKind::Misconfigured, "step_away", context))
     }

@@ -274,7 +274,7 @@ impl Driver {
                 self.answers.spawn(drained.instrument(tracing::info_span!("drain")));
             }
             Action::Deregister => self.leave(None),
-            Action::StepAway { grace } => self.leave(Some(grace)),
+            Action::StepAway { rejoin_grace } => self.leave(Some(rejoin_grace)),
             Action::Publish(ownership) => self.publish(ownership),
             Action::Rebalanced(rebalance) => self.rebalanced(rebalance),
         }

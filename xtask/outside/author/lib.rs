@@ -256,14 +256,14 @@ impl Discovery for FolderBackend {
         self.store.with("deregister", &record_id.group, deregister).await
     }
 
-    async fn step_away(&self, registration: &Registration, grace: Duration) -> Result<()> {
+    async fn step_away(&self, registration: &Registration, rejoin_grace: Duration) -> Result<()> {
         let (record_id, json) = (registration.record_id(), encoded(&registration.away_member(), "step_away")?);
         let step_away = |group: &mut FolderGroup, now: u64| {
             if group.there(&record_id).is_some_and(|record| record.is_away) {
                 return Ok(());
             }
             let record = group.own(&record_id, "step_away")?;
-            (record.is_away, record.ends, record.json) = (true, now.saturating_add(nanos(grace)), json);
+            (record.is_away, record.ends, record.json) = (true, now.saturating_add(nanos(rejoin_grace)), json);
             group.revision += 1;
             Ok(())
         };

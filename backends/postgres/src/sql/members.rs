@@ -208,17 +208,17 @@ pub(crate) fn update(schema: &Schema, record_id: &RecordId, record: &str, call: 
 }
 
 /// Puts a record that is away in the place of the living one, as another life, so that the claims of the former one end.
-pub(crate) fn step_away(schema: &Schema, record_id: &RecordId, record: &str, grace: Duration, call: CallNumber) -> String {
+pub(crate) fn step_away(schema: &Schema, record_id: &RecordId, record: &str, rejoin_grace: Duration, call: CallNumber) -> String {
     let literals = RecordLiterals::of(record_id);
     let (lock, here, is_own) = (lock(schema, &literals.group), here(schema, &literals.group), is_own(&literals, call));
     let (state_of, notify, record) = (state_of(schema, &literals), schema.notify(&record_id.group), text(record));
-    let (RecordLiterals { id, incarnation, .. }, CallNumber { writer, number }, grace) = (literals, call, millis(grace));
+    let (RecordLiterals { id, incarnation, .. }, CallNumber { writer, number }, rejoin_grace) = (literals, call, millis(rejoin_grace));
     format!(
         "{BEGIN} {lock}
         WITH {here}, former AS MATERIALIZED (
             SELECT m.joined FROM here AS h JOIN {schema}.member AS m ON {is_own}
         ), written AS (
-            UPDATE {schema}.member AS m SET away = true, joined = h.number, changed = h.number, beat = m.beat + 1, ttl_ms = {grace},
+            UPDATE {schema}.member AS m SET away = true, joined = h.number, changed = h.number, beat = m.beat + 1, ttl_ms = {rejoin_grace},
                 writer = {writer}, call = {number}, record = {record}, renewed_at = clock_timestamp()
             FROM here AS h WHERE {is_own}
             RETURNING m.joined

@@ -149,10 +149,10 @@ pub enum Action {
     AwaitInFlight,
     /// Delete the record; answer with `Deregistered`, whatever the outcome.
     Deregister,
-    /// Replace the record with one that lives for `grace` without renewals, or delete it; answer with `Deregistered` in any case.
+    /// Replace the record with one that lives for `rejoin_grace` without renewals, or delete it; answer with `Deregistered` in any case.
     StepAway {
         /// The longest time for which the member is away.
-        grace: Duration,
+        rejoin_grace: Duration,
     },
     /// Carry out this action on claims.
     Claim(ClaimAction),

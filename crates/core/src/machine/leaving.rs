@@ -169,7 +169,7 @@ impl Machine {
         if self.has_let_go() && self.leaves_at().is_some_and(|at| now >= at) {
             (self.drain_until, self.shown) = (None, None);
             let away = self.place_reservation == PlaceReservation::Kept && self.lease.is_held();
-            actions.push(if away { Action::StepAway { grace: self.policy.rejoin_grace } } else { Action::Deregister });
+            actions.push(if away { Action::StepAway { rejoin_grace: self.policy.rejoin_grace } } else { Action::Deregister });
         }
         self.gives_up |= self.gives_up_at.is_some_and(|at| now >= at);
     }

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_a_member_that_is_away_is_left_alone() {
+    fn what_belongs_to_an_away_member_is_left_alone() {
         for state in [MemberState::Away, MemberState::Pausing] {
             let members = ["a", "b", "c"].map(|name| Member::named(id(name)));
             let members = members.map(|member| if member.instance_id == id("b") { Member { state, ..member } } else { member });

@@ -257,9 +257,9 @@ impl Discovery for Faults {
         self.changing("deregister", |inner| async move { inner.deregister(&record_id).await }).await
     }
 
-    async fn step_away(&self, registration: &Registration, grace: Duration) -> Result<()> {
+    async fn step_away(&self, registration: &Registration, rejoin_grace: Duration) -> Result<()> {
         let registration = registration.clone();
-        self.changing("step_away", move |inner| async move { inner.step_away(&registration, grace).await }).await
+        self.changing("step_away", move |inner| async move { inner.step_away(&registration, rejoin_grace).await }).await
     }
 
     async fn members(&self, group: &GroupName) -> Result<ViewSnapshot> {

@@ -163,7 +163,7 @@ impl Discovery for MemoryBackend {
         })
     }
 
-    async fn step_away(&self, registration: &Registration, grace: Duration) -> Result<()> {
+    async fn step_away(&self, registration: &Registration, rejoin_grace: Duration) -> Result<()> {
         let record_id = registration.record_id();
         self.with_groups("step_away", |groups, now| {
             if groups.there(&record_id, now).is_some_and(|stored| stored.is_away()) {
@@ -171,7 +171,7 @@ impl Discovery for MemoryBackend {
             }
             let stored = groups.own(&record_id, now, "step_away")?;
             stored.member = Member { joined: stored.member.joined, ..registration.away_member() };
-            stored.ends = now.plus(grace);
+            stored.ends = now.plus(rejoin_grace);
             groups.changed(&record_id.group);
             Ok(())
         })
