@@ -8,7 +8,7 @@
 //! The handover does not wait for that: slots move with the mark, and claims with the end of the work. Under a key placement keys move
 //! only when the record is deleted, and have no owner until then; there the record stays for a tenth of a second.
 //!
-//! With `rejoin_grace` the member leaves for a while: it stays in the placement while its work ends, and then a record that keeps its
+//! With `rejoin_grace` the member steps away: it stays in the placement while its work ends, and then a record that keeps its
 //! place replaces its own. A member that had no place, or has lost its record by then, leaves for good.
 
 use std::time::Duration;

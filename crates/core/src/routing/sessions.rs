@@ -28,7 +28,7 @@ pub enum SessionEnd {
     Idle,
     /// Its longest life was over.
     Expired,
-    /// The application or the caller closed it.
+    /// The worker's code or the caller closed it.
     Closed,
     /// Under exclusive ownership: this member gave up the slot of its key.
     Moved,

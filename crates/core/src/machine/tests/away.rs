@@ -1,4 +1,4 @@
-//! Leaving for a while (`rejoin_grace`): the record is never shown as draining, and its replacement keeps the place.
+//! Stepping away (`rejoin_grace`): the record is never shown as draining, and its replacement keeps the place.
 
 use super::*;
 use crate::holdings::ClaimAction;
