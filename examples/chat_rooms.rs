@@ -149,7 +149,7 @@ async fn demonstration() -> Result {
     for user in 0..USERS {
         users.spawn(chats(user, Arc::clone(&fronts), Arc::clone(&acknowledged)));
     }
-    let (mut step, mut look) = (0, tokio::time::interval(Duration::from_millis(5)));
+    let (mut step, mut poll) = (0, tokio::time::interval(Duration::from_millis(5)));
     loop {
         tokio::select! {
             line = heard.recv() => hear(line.ok_or("the workers are gone")?, &fronts, &mut owners),
@@ -157,7 +157,7 @@ async fn demonstration() -> Result {
                 Some(user) => user??,
                 None => break,
             },
-            _ = look.tick() => match (step, acknowledged.load(Ordering::Relaxed)) {
+            _ = poll.tick() => match (step, acknowledged.load(Ordering::Relaxed)) {
                 (0, third) if third >= USERS * EACH / 3 => {
                     // Users go elsewhere first, as by a balancer.
                     lock(&fronts).remove("ada");

@@ -28,8 +28,8 @@ async fn pay(bank: &Client, account: &str, sharding: &ShardingService, fence: Fe
         let mine = Compare::create_revision(claim.as_str(), CompareOp::Equal, created);
         let same = Compare::mod_revision(account, CompareOp::Equal, seen);
         let put = TxnOp::put(account, left.to_string(), None);
-        let look = TxnOp::get(claim.as_str(), None);
-        let answer = bank.txn(Txn::new().when([mine, same]).and_then([put]).or_else([look])).await?;
+        let read = TxnOp::get(claim.as_str(), None);
+        let answer = bank.txn(Txn::new().when([mine, same]).and_then([put]).or_else([read])).await?;
         if answer.succeeded() {
             return Ok(Paid::Left(left));
         }

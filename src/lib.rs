@@ -81,7 +81,7 @@ mod work;
 pub use backend::add_backend;
 pub use error::{Error, ErrorKind, Result};
 pub use factory::{ShardingFactory, ShardingFactoryBuilder};
-pub use membership::{Absence, Departure, Listener, News, Rebalances, Snapshots, WorkerReport};
+pub use membership::{Absence, Departure, Listener, Rebalances, Snapshots, Update, WorkerReport};
 #[cfg(feature = "requests")]
 pub use messages::{Inbox, MESSAGE_WAIT, Message, MessageError, Reply, SingletonHandle};
 pub use operate::Observer;
@@ -98,7 +98,7 @@ pub use shardwise_core::{
 };
 pub use shardwise_discovery as discovery;
 pub use telemetry::{metrics, trace};
-pub use work::{DAEMONS_MAX, DaemonCount, Daemons, Guard, OwnedRun, PERIOD_LEAST, PERIOD_MOST, Period, Run, Singleton, Tenure, Timer};
+pub use work::{DAEMONS_MAX, DaemonCount, Daemons, Guard, OwnedRun, PERIOD_MAX, PERIOD_MIN, Period, Run, Singleton, Tenure, Timer};
 
 /// The README's code, compiled.
 #[cfg(doctest)]

@@ -20,7 +20,7 @@ const SLOTS: u32 = 64;
 const DAYS: u64 = 40;
 /// How long a bad day lasts, and how often it is looked at.
 const LASTS: Duration = Duration::from_mins(2);
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const POLL_EVERY: Duration = Duration::from_millis(50);
 /// Renewing again after the last fault: the longest pause between two tries, a new registration, a view, and its proof.
 const SETTLES_WITHIN: Duration = Duration::from_secs(8);
 
@@ -71,7 +71,7 @@ impl History {
     /// # Panics
     ///
     /// If a worker owns by a view that has been outdated for longer than two TTLs: then two workers could own one slot that long.
-    async fn look(&mut self, store: &MemoryBackend, workers: &[Worker], now: Moment, seed: u64) {
+    async fn observe(&mut self, store: &MemoryBackend, workers: &[Worker], now: Moment, seed: u64) {
         let group = GroupName::new(GROUP).expect("valid");
         let revision = store.members(&group).await.expect("the store itself has no faults").view.revision();
         if self.0.last().is_none_or(|(last, _)| *last < revision) {
@@ -83,7 +83,7 @@ impl History {
             if let Some(outdated) = outdated.filter(|_| seen.is_live_at(now) && !seen.slots().is_empty()) {
                 let id = worker.service.instance_id();
                 assert!(
-                    outdated <= TTL * 2 + LOOK_EVERY,
+                    outdated <= TTL * 2 + POLL_EVERY,
                     "seed {seed}: {id} owns by a view outdated for {outdated:?}; SHARDWISE_SEED={seed} repeats the faults"
                 );
             }
@@ -105,8 +105,8 @@ async fn bad_day(seed: u64) {
         if draw.random_bool(0.025) {
             workers[draw.random_range(0..WORKERS)].link.set_reachable(draw.random());
         }
-        history.look(&store, &workers, clock.now(), seed).await;
-        tokio::time::sleep(LOOK_EVERY).await;
+        history.observe(&store, &workers, clock.now(), seed).await;
+        tokio::time::sleep(POLL_EVERY).await;
     }
     for worker in &workers {
         worker.link.set_reachable(true);
@@ -116,8 +116,8 @@ async fn bad_day(seed: u64) {
     while let Err(why) = settled(&workers) {
         let waited = clock.now().since(healed);
         assert!(waited < SETTLES_WITHIN, "seed {seed}: not settled after {waited:?}: {why}; SHARDWISE_SEED={seed} repeats the faults");
-        history.look(&store, &workers, clock.now(), seed).await;
-        tokio::time::sleep(LOOK_EVERY).await;
+        history.observe(&store, &workers, clock.now(), seed).await;
+        tokio::time::sleep(POLL_EVERY).await;
     }
 }
 

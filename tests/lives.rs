@@ -32,7 +32,7 @@ const TTL: Duration = Duration::from_secs(3);
 /// A TTL for being seen draining, 2 s for saying so and deregistering, and what is between.
 const LEAVES_WITHIN: Duration = Duration::from_millis(5_100);
 const SETTLES_WITHIN: Duration = Duration::from_secs(20);
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const POLL_EVERY: Duration = Duration::from_millis(50);
 
 const BAD: FaultRates = FaultRates {
     fail_before: 0.1,
@@ -154,7 +154,7 @@ impl Life {
     /// # Panics
     ///
     /// If two members own one slot by the same view.
-    fn look(&self) {
+    fn observe(&self) {
         let now = self.world.clock.now();
         let seen: Vec<_> = self.workers.iter().map(|worker| (worker, worker.service.ownership())).collect();
         let owning: Vec<_> = seen.iter().filter(|(_, seen)| seen.is_live_at(now) && seen.state() == ServiceState::Active).collect();
@@ -173,8 +173,8 @@ impl Life {
     async fn passes(&self, time: Duration) {
         let begun = self.world.clock.now();
         while self.world.clock.now().since(begun) < time {
-            self.look();
-            tokio::time::sleep(LOOK_EVERY).await;
+            self.observe();
+            tokio::time::sleep(POLL_EVERY).await;
         }
     }
 
@@ -207,7 +207,7 @@ impl Life {
                         waited < SETTLES_WITHIN,
                         "seed {seed}: not settled after {waited:?}: {why}; SHARDWISE_SEED={seed} repeats the faults"
                     );
-                    self.passes(LOOK_EVERY).await;
+                    self.passes(POLL_EVERY).await;
                 }
             }
         }

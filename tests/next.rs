@@ -39,7 +39,7 @@ fn at<T>(runs: &Runs, f: impl FnOnce(&mut BTreeMap<u32, (u32, u32)>) -> T) -> T 
     f(&mut runs.lock().expect("not poisoned"))
 }
 
-/// Work on a key that stays goes on over the switch where a circle cuts both numbers of slots; where none does, it is started again. In
+/// Work on a key that stays goes on over the switch where a ring cuts both numbers of slots; where none does, it is started again. In
 /// both cases exactly the owned keys are worked on in the end.
 #[tokio::test(start_paused = true)]
 async fn work_on_owned_keys_follows_the_switch() {

@@ -23,7 +23,7 @@ const TTL: Duration = Duration::from_secs(3);
 /// How often each worker filters all keys.
 const FILTER_EVERY: Duration = Duration::from_millis(50);
 
-/// News comes up to 300 ms late and now and then only with the next, so that views differ; some calls fail.
+/// A view comes up to 300 ms late and now and then only with the next, so that views differ; some calls fail.
 const ORDINARY_DAY: FaultRates = FaultRates {
     delay: 0.5,
     delay_max: Duration::from_millis(300),
@@ -187,7 +187,7 @@ impl Fleet {
             let ownership = life.service.ownership();
             assert_eq!(ownership.state(), ServiceState::Active);
             let serving = life.service.policy().serving(ownership.view().group_fingerprint()).expect("it serves what the group serves");
-            assert_eq!((ownership.slots().slots(), ownership.keys().is_some()), (serving.circle(), serving.kind.by_key().is_some()));
+            assert_eq!((ownership.slots().slots(), ownership.keys().is_some()), (serving.ring_slots(), serving.kind.by_key().is_some()));
             serving
         });
         let first = serving.next().expect("there are workers");
@@ -294,7 +294,7 @@ async fn change_over(seed: u64, old: PlacementParams, next: PlacementParams) {
     fleet.check(&[&done(old), &done(next)]);
 }
 
-/// To twice as many slots, to a number that has no circle in common with the old one, to the same number with other points, to another load
+/// To twice as many slots, to a number that has no ring in common with the old one, to the same number with other points, to another load
 /// margin alone, and to the placement that keeps the shares of weights.
 #[tokio::test(start_paused = true)]
 async fn a_fleet_changes_over_with_one_switch() {

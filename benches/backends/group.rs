@@ -50,7 +50,7 @@ impl Group {
         let group = Self { name, processes, writer: registered.swap_remove(0), renewing };
         let records = Observers::of(group.processes.iter().map(|process| {
             let writer = group.writer.member.instance_id.clone();
-            process.watch(&group.name, PROVE_EVERY).filter_map(move |news| ready(change_in(news, &writer))).boxed()
+            process.watch(&group.name, PROVE_EVERY).filter_map(move |event| ready(change_in(event, &writer))).boxed()
         }));
         (group, records)
     }
@@ -65,7 +65,7 @@ impl Group {
     pub(crate) async fn watch_claims(&self) -> Option<(ClaimStore, Observers)> {
         let store = self.processes[0].as_claims()?.claim_store(&self.name, 0).await.unwrap();
         let claims = self.processes.iter().filter_map(|process| process.as_claims());
-        let watches = claims.map(|claims| claims.watch_claims(&self.name, PROVE_EVERY).filter_map(|news| ready(claim_in(news))).boxed());
+        let watches = claims.map(|claims| claims.watch_claims(&self.name, PROVE_EVERY).filter_map(|event| ready(claim_in(event))).boxed());
         Some((store, Observers::of(watches)))
     }
 
@@ -94,14 +94,14 @@ async fn renew(process: Arc<dyn Discovery>, record_id: RecordId, first: Duration
     }
 }
 
-fn change_in(news: Result<WatchEvent>, writer: &InstanceId) -> Option<u32> {
-    let Ok(WatchEvent::View(snapshot)) = news else { return None };
+fn change_in(event: Result<WatchEvent>, writer: &InstanceId) -> Option<u32> {
+    let Ok(WatchEvent::View(snapshot)) = event else { return None };
     snapshot.view.member(writer)?.metadata.get(CHANGE)?.parse().ok()
 }
 
 /// The highest slot among those that are shown as held: later ones are higher.
-fn claim_in(news: Result<ClaimsEvent>) -> Option<u32> {
-    let held: Vec<_> = match news.ok()? {
+fn claim_in(event: Result<ClaimsEvent>) -> Option<u32> {
+    let held: Vec<_> = match event.ok()? {
         ClaimsEvent::All { claims, .. } => claims.into_iter().map(|(resource, _)| resource).collect(),
         ClaimsEvent::Changed { changes, .. } => {
             changes.into_iter().filter(|change| change.claim.is_some()).map(|change| change.resource).collect()

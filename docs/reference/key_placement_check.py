@@ -65,7 +65,7 @@ def as_text(key):
     return value.encode()
 
 
-class KeyCircle:
+class KeyRing:
     """The members under one rule: all that are there, draining or not."""
 
     def __init__(self, placement, virtual_nodes):

@@ -17,7 +17,7 @@ import sys
 
 import xxhash
 
-from key_placement_check import KeyCircle
+from key_placement_check import KeyRing
 
 VECTORS = pathlib.Path(__file__).resolve().parents[2] / "crates" / "core" / "testdata"
 POINTS_MAX = 4_194_304
@@ -44,7 +44,7 @@ def point(instance_id, i):
     return xxh3(instance_id.encode() + i.to_bytes(4, "little"))
 
 
-class Circle:
+class Ring:
     """The members and constants of one placement; placed when the first question is asked."""
 
     def __init__(self, slots, virtual_nodes, load_margin, quota=False):
@@ -77,16 +77,16 @@ class Circle:
         if not members:
             return []
         weights = sum(w for _, w in members)
-        circle = self._points(members, weights)
+        ring = self._points(members, weights)
         room = [self._capacity(w, weights) for _, w in members]
         least, most = self._classes(members, weights) if self.quota else ({}, {})
         together = dict.fromkeys(most, 0)
         owners = []
         for slot in range(self.slots):
             # Every point carries its member in the low 16 bits, so "at or after" is a comparison with the start itself.
-            at = bisect.bisect_left(circle, slot_start(slot, self.slots) << 16)
-            for step in range(len(circle)):
-                member = circle[(at + step) % len(circle)] & 0xFFFF
+            at = bisect.bisect_left(ring, slot_start(slot, self.slots) << 16)
+            for step in range(len(ring)):
+                member = ring[(at + step) % len(ring)] & 0xFFFF
                 weight = members[member][1]
                 if room[member] > 0 and not (self.quota and together[weight] >= most[weight]):
                     break
@@ -137,12 +137,12 @@ class Circle:
     def _points(self, members, weights):
         """Rule 3: sorted by hash, then by the bytes of the id, which is the order of the members."""
         per_weight = self._per_weight(weights)
-        circle = []
+        ring = []
         for position, (id_, weight) in enumerate(members):
             prefix = id_.encode()
-            circle += [(xxh3(prefix + i.to_bytes(4, "little")) << 16) | position for i in range(per_weight * weight)]
-        circle.sort()
-        return circle
+            ring += [(xxh3(prefix + i.to_bytes(4, "little")) << 16) | position for i in range(per_weight * weight)]
+        ring.sort()
+        return ring
 
     def _per_weight(self, weights):
         """Rule 3: points for each unit of weight."""
@@ -161,23 +161,23 @@ class Circle:
         members, owners = self.placed(), self.owners()
         if not members:
             return [[] for _ in slots]
-        circle = self._points(members, sum(w for _, w in members))
+        ring = self._points(members, sum(w for _, w in members))
         zone = [self.zones[id_] for id_, _ in members]
         lists = []
         for slot in slots:
-            at = bisect.bisect_left(circle, slot_start(slot, self.slots) << 16)
+            at = bisect.bisect_left(ring, slot_start(slot, self.slots) << 16)
             taken, zones = [owners[slot]], {zone[owners[slot]]}
-            for step in range(len(circle)):
+            for step in range(len(ring)):
                 if len(zones) == len(set(zone)) or len(taken) >= n:
                     break  # the rest of this turn appends no member, or none that was asked for
-                member = circle[(at + step) % len(circle)] & 0xFFFF
+                member = ring[(at + step) % len(ring)] & 0xFFFF
                 if zone[member] not in zones:
                     taken.append(member)
                     zones.add(zone[member])
-            for step in range(len(circle)):
+            for step in range(len(ring)):
                 if len(taken) >= min(n, len(members)):
                     break
-                member = circle[(at + step) % len(circle)] & 0xFFFF
+                member = ring[(at + step) % len(ring)] & 0xFFFF
                 if member not in taken:
                     taken.append(member)
             lists.append(taken[:n])
@@ -196,7 +196,7 @@ class Circle:
         if not members:
             return []
         weights = sum(w for _, w in members)
-        circle = self._points(members, weights)
+        ring = self._points(members, weights)
         position = {id_: at for at, (id_, _) in enumerate(members)}
         holders = [position.get(self.holders.get(slot)) for slot in range(self.slots)]
         room = [max(0, self._capacity(w, weights) - holders.count(at)) for at, (_, w) in enumerate(members)]
@@ -205,8 +205,8 @@ class Circle:
             if holders[slot] is not None:
                 continue
             newest = max(version[member] for member in range(len(members)) if room[member] > 0)
-            at = bisect.bisect_left(circle, slot_start(slot, self.slots) << 16)
-            turn = (circle[(at + step) % len(circle)] & 0xFFFF for step in range(len(circle)))
+            at = bisect.bisect_left(ring, slot_start(slot, self.slots) << 16)
+            turn = (ring[(at + step) % len(ring)] & 0xFFFF for step in range(len(ring)))
             holders[slot] = next(member for member in turn if room[member] > 0 and version[member] == newest)
             room[holders[slot]] -= 1
         return holders
@@ -285,7 +285,7 @@ class Replay:
     """Reads a file of vectors line by line: a line with an arrow asks, any other line sets the stage."""
 
     def __init__(self):
-        self.circle, self.zones, self.version = None, [""], None
+        self.ring, self.zones, self.version = None, [""], None
 
     def tell(self, line):
         verb, _, rest = line.partition(" ")
@@ -293,17 +293,17 @@ class Replay:
             self.zones, self.version = [""], None
             words = dict(word.split("=") for word in rest.split())
             if words.get("placement", "quota") != "quota":
-                self.circle = KeyCircle(words["placement"], int(words.get("virtual_nodes", 0)))
+                self.ring = KeyRing(words["placement"], int(words.get("virtual_nodes", 0)))
                 return
             quota = words.get("placement") == "quota"
-            self.circle = Circle(int(words["slots"]), int(words["virtual_nodes"]), margin(words["load_margin"]), quota)
+            self.ring = Ring(int(words["slots"]), int(words["virtual_nodes"]), margin(words["load_margin"]), quota)
         elif verb in ("member", "draining"):
             self.add(quoted(rest), int(rest.split(" ")[0]), self.zones[0], draining=verb == "draining")
         elif verb == "version":
             self.version = None if rest == "none" else quoted(rest)
         elif verb == "holds":
             first, last = rest.rsplit(" ", 1)[1].split("-")
-            self.circle.hold(quoted(rest), range(int(first), int(last) + 1))
+            self.ring.hold(quoted(rest), range(int(first), int(last) + 1))
         elif verb == "zone":
             self.zones = [quoted(rest)]
         elif verb == "zones":
@@ -317,9 +317,9 @@ class Replay:
             raise ValueError(f"unknown line: {line}")
 
     def add(self, instance_id, weight, zone, draining=False):
-        self.circle.add(instance_id, weight, zone, draining=draining)
+        self.ring.add(instance_id, weight, zone, draining=draining)
         if self.version is not None:
-            self.circle.versions[instance_id] = self.version
+            self.ring.versions[instance_id] = self.version
 
     def ask(self, question):
         verb, _, rest = question.partition(" ")
@@ -338,30 +338,30 @@ class Replay:
             return f"{point(quoted(rest), int(rest.split(' ')[0])):016x}"
         if verb == "version-order":
             return version_order(*quoted(rest).split('" "'))
-        return self.ask_circle(verb, rest)
+        return self.ask_ring(verb, rest)
 
-    def ask_circle(self, verb, rest):
-        circle = self.circle
+    def ask_ring(self, verb, rest):
+        ring = self.ring
         if verb == "owners":
-            return circle.runs(circle.owners())
+            return ring.runs(ring.owners())
         if verb == "successors":
-            return circle.runs(circle.successors())
+            return ring.runs(ring.successors())
         if verb == "digest":
-            return circle.digest()
+            return ring.digest()
         if verb == "owns":
-            return str(circle.count(quoted(rest)))
+            return str(ring.count(quoted(rest)))
         if verb == "owner-of-slot":
-            return circle.owner_of_slot(int(rest))
-        if verb == "owner" and isinstance(circle, KeyCircle):
-            return circle.owner(rest)
+            return ring.owner_of_slot(int(rest))
+        if verb == "owner" and isinstance(ring, KeyRing):
+            return ring.owner(rest)
         if verb == "owner":
-            return circle.owner_of_slot(slot_of(xxh3(key_bytes(rest)), circle.slots))
+            return ring.owner_of_slot(slot_of(xxh3(key_bytes(rest)), ring.slots))
         if verb == "replicas":
             n, _, which = rest.partition(" ")
-            slot = int(which) if which.isdigit() else slot_of(xxh3(key_bytes(which)), circle.slots)
-            return circle.replica_names(slot, int(n))
+            slot = int(which) if which.isdigit() else slot_of(xxh3(key_bytes(which)), ring.slots)
+            return ring.replica_names(slot, int(n))
         if verb == "replicas-digest":
-            return circle.replicas_digest(int(rest))
+            return ring.replicas_digest(int(rest))
         raise ValueError(f"unknown question: {verb} {rest}")
 
 

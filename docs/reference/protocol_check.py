@@ -10,7 +10,7 @@ import pathlib
 import re
 import sys
 
-from placement_check import VECTORS, Circle, Replay, key_bytes
+from placement_check import VECTORS, Ring, Replay, key_bytes
 
 PAGE = pathlib.Path(__file__).resolve().parent / "protocol.md"
 RECORDS = VECTORS.parent.parent / "discovery" / "testdata" / "records.json"
@@ -28,13 +28,13 @@ def protocol():
 
 
 def by_the_page(page):
-    """A circle that is placed by the page."""
+    """A ring that is placed by the page."""
 
-    class PageCircle(Circle):
+    class PageRing(Ring):
         def _place(self, members):
             return page["place"](members, self.slots, self.virtual_nodes, self.load_margin, self.quota)
 
-    return PageCircle
+    return PageRing
 
 
 class PageReplay(Replay):
@@ -46,11 +46,11 @@ class PageReplay(Replay):
 
     def tell(self, line):
         super().tell(line)
-        if type(self.circle) is Circle:
-            self.circle.__class__ = by_the_page(self.page)
+        if type(self.ring) is Ring:
+            self.ring.__class__ = by_the_page(self.page)
 
     def is_large(self):
-        return self.circle is not None and self.circle.virtual_nodes * sum(w for _, w in self.circle.placed()) > POINTS_HERE
+        return self.ring is not None and self.ring.virtual_nodes * sum(w for _, w in self.ring.placed()) > POINTS_HERE
 
     def ask(self, question):
         point = re.fullmatch(r'point (\d+) "(.*)"', question)

@@ -4,7 +4,7 @@ use shardwise_core::{Fingerprint, InstanceId, LoadMargin, Loss, Member, MemberSt
 
 use crate::bytes::Bytes;
 
-/// A small circle and who stands on it.
+/// A small ring and its members.
 pub(crate) struct Fleet {
     pub(crate) params: PlacementParams,
     pub(crate) members: Vec<Member>,

@@ -1,5 +1,5 @@
 //! Other fleets' placements: every key has an owner among the members, nothing depends on the order in which members are listed or on
-//! the view before, and where there is a circle only the keys of leavers move.
+//! the view before, and where there is a ring only the keys of leavers move.
 
 use shardwise_core::{InstanceId, KeyOwners, KeyPlacement, Member, PlacementKind, PlacementParams, Placer, View, ViewPlacement, Weight};
 
@@ -57,7 +57,7 @@ pub(crate) fn key_placements(input: &[u8]) {
     follows(&members, &view, (&placed, virtual_nodes), key);
 }
 
-/// From the view without its first member: the same as from nothing, and on a circle only what that one takes has another owner.
+/// From the view without its first member: the same as from nothing, and on a ring only what that one takes has another owner.
 fn follows(members: &[Member], view: &View, (placed, virtual_nodes): (&KeyOwners, u32), key: &[u8]) {
     let Some((first, rest)) = members.split_first() else { return };
     let kind = PlacementKind::Key(placed.placement());

@@ -68,7 +68,7 @@ pub const TARGETS: &[FuzzTarget] = &[
     FuzzTarget { name: "settings", run: settings::settings, samples: settings::SETTINGS },
     FuzzTarget { name: "valkey_addresses", run: valkey::addresses, samples: valkey::ADDRESSES },
     FuzzTarget { name: "valkey_answers", run: valkey::answers, samples: valkey::ANSWERS },
-    FuzzTarget { name: "valkey_news", run: valkey::news, samples: valkey::NEWS },
+    FuzzTarget { name: "valkey_news", run: valkey::changes, samples: valkey::CHANGES },
     FuzzTarget { name: "valkey_records", run: valkey::records, samples: valkey::RECORDS },
     FuzzTarget { name: "variables", run: settings::variables, samples: settings::VARIABLES },
 ];

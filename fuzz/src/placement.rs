@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use shardwise_core::{
-    Circle, InstanceId, LoadMargin, Loss, Member, MemberState, PlacementKind, PlacementParams, REPLICAS_MAX, Replicas, SLOTS_MAX,
+    IncrementalRing, InstanceId, LoadMargin, Loss, Member, MemberState, PlacementKind, PlacementParams, REPLICAS_MAX, Replicas, SLOTS_MAX,
     SlotOwners, VIRTUAL_NODES_MAX, View, Weight,
 };
 
@@ -61,9 +61,9 @@ pub(crate) fn placement(input: &[u8]) {
 }
 
 fn placed_by(params: PlacementParams, mut members: Vec<Member>) {
-    let mut circle = Circle::new(params);
+    let mut ring = IncrementalRing::new(params);
     // An id that comes twice counts with its first weight, in both ways to place.
-    assert_eq!(circle.place(inputs(&members)), SlotOwners::place(inputs(&members), params));
+    assert_eq!(ring.place(inputs(&members)), SlotOwners::place(inputs(&members), params));
     let mut seen = BTreeSet::new();
     members.retain(|member| seen.insert(member.instance_id.clone()));
     let everybody = inputs(&members);
@@ -71,13 +71,13 @@ fn placed_by(params: PlacementParams, mut members: Vec<Member>) {
     owned(&placed, &everybody);
 
     let half = members.len() / 2;
-    circle.place(inputs(&members[half..]));
+    ring.place(inputs(&members[half..]));
     let view = View::new(1, members.clone());
     members.rotate_left(half);
-    assert_eq!(circle.place(inputs(&members)), placed, "a circle that was another before, and another order");
+    assert_eq!(ring.place(inputs(&members)), placed, "a ring that was another before, and another order");
     members.reverse();
     assert_eq!(SlotOwners::place(inputs(&members), params), placed, "another order");
-    seen_by_a_member(&view, params, circle);
+    seen_by_a_member(&view, params, ring);
 }
 
 /// The members that count in a view, by `docs/reference/placement.md`: of those that list the group's fingerprint the active ones, or all
@@ -103,11 +103,11 @@ fn counted(view: &View) -> Vec<(InstanceId, Weight)> {
 }
 
 /// The placement of a view is that of whom it counts, both ways, and no slot is with anybody else.
-fn seen_by_a_member(view: &View, params: PlacementParams, mut circle: Circle) {
+fn seen_by_a_member(view: &View, params: PlacementParams, mut ring: IncrementalRing) {
     let counted = counted(view);
     let placed = SlotOwners::of_view(view, params);
     assert_eq!(placed, SlotOwners::place(counted.clone(), params), "{view:?}");
-    assert_eq!(circle.place_view(view), placed, "{view:?}");
+    assert_eq!(ring.place_view(view), placed, "{view:?}");
     assert!(placed.is_of(view));
     owned(&placed, &counted);
     replicas(view, &placed);

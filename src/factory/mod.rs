@@ -259,7 +259,10 @@ fn check(settings: &PolicySettings, backend: &dyn Discovery, is_own: bool) -> Re
     }
     if !policy.rejoin_grace.is_zero() && !capabilities.keeps_places {
         let places = "\"local\", \"consul\", \"etcd\", \"nats\", \"postgres\" or \"valkey\"";
-        return Err(no_grace(policy, &format!("a backend that can keep a place, and {} cannot: use {places}", capabilities.name)));
+        return Err(rejoin_grace_refused(
+            policy,
+            &format!("a backend that can keep a place, and {} cannot: use {places}", capabilities.name),
+        ));
     }
     if let Some(mistake) = peers.listen_mistake() {
         return Err(format!("peer_listen is {}: {mistake}", peers.listen));
@@ -272,7 +275,10 @@ fn check(settings: &PolicySettings, backend: &dyn Discovery, is_own: bool) -> Re
 fn check_instance(settings: &PolicySettings, has_id: bool, member: &Member) -> Result<(), String> {
     let PolicySettings { policy, peers, .. } = settings;
     if !policy.rejoin_grace.is_zero() && !has_id {
-        return Err(no_grace(policy, "instance.id, a name that this worker keeps over restarts and no other one has: set instance.id"));
+        return Err(rejoin_grace_refused(
+            policy,
+            "instance.id, a name that this worker keeps over restarts and no other one has: set instance.id",
+        ));
     }
     #[cfg(feature = "requests")]
     crate::requests::PeerSecurity::read(peers)?;
@@ -280,7 +286,7 @@ fn check_instance(settings: &PolicySettings, has_id: bool, member: &Member) -> R
     if is_unknown { Err(unreachable_by(peers.listen)) } else { Ok(()) }
 }
 
-fn no_grace(policy: &Policy, needs: &str) -> String {
+fn rejoin_grace_refused(policy: &Policy, needs: &str) -> String {
     format!("rejoin_grace is {}: it needs {needs}, or remove rejoin_grace", shardwise_core::format_duration(policy.rejoin_grace))
 }
 

@@ -13,7 +13,7 @@ use crate::settings::ADDRESS_AUTO;
 /// How long the system may look for the name of the backend's server.
 const FOUND_WITHIN: Duration = Duration::from_secs(5);
 /// The most addresses of a name that are tried.
-const ADDRESSES_MOST: usize = 4;
+const ADDRESSES_MAX: usize = 4;
 /// Any port would do: nothing is sent.
 const PORT: u16 = 9;
 
@@ -63,13 +63,13 @@ fn found(host: &str) -> std::result::Result<Vec<IpAddr>, String> {
         return Ok(vec![address]);
     }
     let (name, (sender, answer)) = (host.to_owned(), mpsc::sync_channel(1));
-    let look = move || {
+    let resolve = move || {
         let addresses = (name.as_str(), PORT).to_socket_addrs();
         // The caller may have given up waiting.
-        let _ = sender.send(addresses.map(|all| all.map(|address| address.ip()).take(ADDRESSES_MOST).collect()));
+        let _ = sender.send(addresses.map(|all| all.map(|address| address.ip()).take(ADDRESSES_MAX).collect()));
     };
     // A thread, because nothing else bounds how long the system looks.
-    std::thread::Builder::new().name("own-address".to_owned()).spawn(look).map_err(|error| error.to_string())?;
+    std::thread::Builder::new().name("own-address".to_owned()).spawn(resolve).map_err(|error| error.to_string())?;
     match answer.recv_timeout(FOUND_WITHIN) {
         Ok(addresses) => addresses.map_err(|error| format!("{host:?}: {error}")),
         Err(_) => Err(format!("{host:?} is not found within {FOUND_WITHIN:?}")),

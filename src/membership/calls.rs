@@ -97,7 +97,7 @@ pub(crate) fn follow_claims(backend: &Arc<dyn Discovery>, group: &GroupName, pro
     })
 }
 
-fn followed<T: Send + 'static>(open: impl Fn() -> NewsStream<T> + Send + 'static) -> NewsStream<T> {
+fn followed<T: Send + 'static>(open: impl Fn() -> EventStream<T> + Send + 'static) -> EventStream<T> {
     let open = move || AssertUnwindSafe(open()).catch_unwind().map(|event| event.unwrap_or_else(|_panic| Err(panicked("watch")))).boxed();
     let followed = ReconnectingWatch { watch: open(), open, backoff: Backoff::new(REWATCH_FIRST, REWATCH_LONGEST), errors: 0 };
     stream::unfold(followed, |mut followed| async move {
@@ -107,17 +107,17 @@ fn followed<T: Send + 'static>(open: impl Fn() -> NewsStream<T> + Send + 'static
     .boxed()
 }
 
-type NewsStream<T> = BoxStream<'static, Result<T, Error>>;
+type EventStream<T> = BoxStream<'static, Result<T, Error>>;
 
 struct ReconnectingWatch<T, F> {
-    watch: NewsStream<T>,
+    watch: EventStream<T>,
     open: F,
     backoff: Backoff,
     /// Consecutive errors in quick succession.
     errors: u32,
 }
 
-impl<T, F: Fn() -> NewsStream<T>> ReconnectingWatch<T, F> {
+impl<T, F: Fn() -> EventStream<T>> ReconnectingWatch<T, F> {
     async fn next(&mut self) -> Result<T, Error> {
         let mut rested = self.errors >= ERRORS_AT_ONCE;
         if rested {

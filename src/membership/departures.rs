@@ -112,13 +112,13 @@ impl Absences {
             .collect();
     }
 
-    /// The members that are away in that view, with places kept for `grace`.
-    pub(crate) fn of_view(&self, view: &View, grace: Duration, now: Moment) -> Vec<Absence> {
+    /// The members that are away in that view, with places kept for `rejoin_grace`.
+    pub(crate) fn of_view(&self, view: &View, rejoin_grace: Duration, now: Moment) -> Vec<Absence> {
         let seen = locked(&self.0);
         let away = view.members().iter().filter(|member| member.state == MemberState::Away);
         away.map(|member| {
             let for_long = seen.get(&member.instance_id).map_or(Duration::ZERO, |(_, since)| now.since(*since));
-            Absence { instance_id: member.instance_id.clone(), within: grace.saturating_sub(for_long) }
+            Absence { instance_id: member.instance_id.clone(), within: rejoin_grace.saturating_sub(for_long) }
         })
         .collect()
     }

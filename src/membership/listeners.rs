@@ -12,7 +12,7 @@ use shardwise_core::{Ownership, Rebalance};
 use crate::error::locked;
 
 /// Events that listeners receive.
-pub trait News: Clone + Send {
+pub trait Update: Clone + Send {
     /// The most events queued for one listener; beyond it the latest two are merged.
     const BACKLOG_MAX: usize;
 
@@ -21,7 +21,7 @@ pub trait News: Clone + Send {
     fn merged(self, next: Self) -> Self;
 }
 
-impl News for Rebalance {
+impl Update for Rebalance {
     /// Only one is queued: acting on an old rebalance would use slots that may be lost again.
     const BACKLOG_MAX: usize = 1;
 
@@ -30,7 +30,7 @@ impl News for Rebalance {
     }
 }
 
-impl News for Arc<Ownership> {
+impl Update for Arc<Ownership> {
     const BACKLOG_MAX: usize = 64;
 
     fn merged(self, next: Self) -> Self {
@@ -58,7 +58,7 @@ impl<T> Default for ListenerHub<T> {
     }
 }
 
-impl<T: News> ListenerHub<T> {
+impl<T: Update> ListenerHub<T> {
     pub(crate) fn subscribe(&self) -> Listener<T> {
         let pending = Mutex::new(Pending { backlog: VecDeque::new(), closed: false });
         let subscriber = Arc::new(Subscriber { pending, waker: AtomicWaker::new() });
@@ -68,14 +68,14 @@ impl<T: News> ListenerHub<T> {
         Listener { subscriber }
     }
 
-    pub(crate) fn push(&self, news: &T) {
+    pub(crate) fn push(&self, update: &T) {
         for subscriber in locked(&self.subscribers).iter().filter_map(Weak::upgrade) {
             let mut pending = locked(&subscriber.pending);
             let full = pending.backlog.len() >= T::BACKLOG_MAX;
             let last = if full { pending.backlog.pop_back() } else { None };
             pending.backlog.push_back(match last {
-                Some(last) => last.merged(news.clone()),
-                None => news.clone(),
+                Some(last) => last.merged(update.clone()),
+                None => update.clone(),
             });
             drop(pending);
             subscriber.waker.wake();
@@ -104,21 +104,21 @@ pub struct Listener<T> {
     subscriber: Arc<Subscriber<T>>,
 }
 
-impl<T: News> Listener<T> {
+impl<T: Update> Listener<T> {
     /// The next event; `None` once the service is gone. Cancel safe.
     pub async fn recv(&mut self) -> Option<T> {
         self.next().await
     }
 }
 
-impl<T: News> Stream for Listener<T> {
+impl<T: Update> Stream for Listener<T> {
     type Item = T;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<T>> {
         self.subscriber.waker.register(context.waker());
         let mut pending = locked(&self.subscriber.pending);
         match pending.backlog.pop_front() {
-            Some(news) => Poll::Ready(Some(news)),
+            Some(update) => Poll::Ready(Some(update)),
             None if pending.closed => Poll::Ready(None),
             None => Poll::Pending,
         }

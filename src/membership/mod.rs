@@ -31,7 +31,7 @@ pub(crate) use drain::{DrainFollower, DrainStore};
 pub(crate) use driver::{Commands, Driver, DriverCommand};
 pub(crate) use guards::{GuardKey, Signals};
 pub(crate) use holder_table::{HolderTable, without_holders};
-pub use listeners::{Listener, News, Rebalances, Snapshots};
+pub use listeners::{Listener, Rebalances, Snapshots, Update};
 #[cfg(feature = "requests")]
 pub(crate) use listening::MemberListener;
 pub(crate) use note_book::NoteBook;

@@ -1,4 +1,4 @@
-//! State that one member's driver writes and readers share: the snapshot, news of its changes, and the state of the backend.
+//! State that one member's driver writes and readers share: the snapshot, notifications of its changes, and the state of the backend.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -108,14 +108,14 @@ impl<M: Serialize, R: DeserializeOwned> SingletonHandle<M, R> {
             // An attempt that the limit cut short says less than the one before it.
             let why = earlier.take().filter(|_| Instant::now() >= until).unwrap_or(why);
             earlier = Some(why.clone());
-            let news = async {
+            let changed = async {
                 tokio::select! {
                     true = async { leaders.wait_for(|now| self.claim_in(now) != leader).await.is_ok() } => true,
                     changed = ownership.changed() => changed.is_ok(),
                     () = sleep(backoff.fail()) => true,
                 }
             };
-            match timeout_at(until, news).await {
+            match timeout_at(until, changed).await {
                 Ok(true) => {}
                 Ok(false) => return Err(MessageError::Closed),
                 Err(_) if full => return Err(self.full(why)),

@@ -81,8 +81,8 @@ impl Group<'_> {
     }
 
     async fn all_go_on(&self) {
-        let mut news = follow(&self.backend, &self.policy.group, self.timing.renew_every);
-        while let Some(event) = news.next().await {
+        let mut events = follow(&self.backend, &self.policy.group, self.timing.renew_every);
+        while let Some(event) = events.next().await {
             if let Ok(WatchEvent::View(snapshot)) = event
                 && standing_still(&snapshot.view) == 0
             {

@@ -267,7 +267,7 @@ impl Drop for Observer {
     }
 }
 
-/// Places a view by what the group serves; `kept` keeps the placer, and with it the circle, until the next view.
+/// Places a view by what the group serves; `kept` keeps the placer, and with it the ring, until the next view.
 fn observed(policy: &Policy, view: Arc<View>, kept: &mut Option<Arc<Placer>>) -> ObservedView {
     let group = view.group_fingerprint();
     let placed = match (policy.serving(group), group) {

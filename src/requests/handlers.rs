@@ -155,12 +155,12 @@ impl RequestHandlers {
         let _ = self.load.set(now);
     }
 
-    /// The load that this member reports: requests in progress and those that wait for a place, unless the application reports its own.
+    /// The load that this member reports: requests in progress and those that wait for a place, unless its code reports its own.
     pub(super) fn load(&self) -> u32 {
         let taken = |places: &Semaphore| self.at_once_max.saturating_sub(places.available_permits());
         let in_progress = || u32::try_from(taken(&self.at_once) + taken(&self.queue)).unwrap_or(u32::MAX);
         let Some(now) = self.load.get() else { return in_progress() };
-        // It is the application's own code, and neither an answer that is ready nor the metrics may end with it.
+        // It is the worker's own code, and neither an answer that is ready nor the metrics may end with it.
         catch_unwind(AssertUnwindSafe(now)).unwrap_or_else(|_| {
             if let Some(count) = self.load_panics.another(()) {
                 tracing::error!(count, "the report of the load panicked, so requests in progress count; one line a minute at most");

@@ -199,13 +199,13 @@ impl ShardingService {
 
     /// The group's members, now and whenever they change; ends with the service.
     pub fn watch_members(&self) -> BoxStream<'static, Arc<View>> {
-        let news = stream::unfold((self.membership().changes(), None), |(mut changes, seen)| async move {
+        let changes = stream::unfold((self.membership().changes(), None), |(mut changes, seen)| async move {
             let is_new = |ownership: &Arc<Ownership>| seen.as_ref() != Some(ownership.view());
             let view = Arc::clone(changes.wait_for(is_new).await.ok()?.view());
             Some((Arc::clone(&view), (changes, Some(view))))
         });
         // A reader that asks once more after the end gets the end again.
-        news.fuse().boxed()
+        changes.fuse().boxed()
     }
 
     /// The rebalances from now on, as a stream that ends with the service. A slow reader gets them merged.

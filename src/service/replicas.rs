@@ -44,7 +44,7 @@ impl RankCache {
 }
 
 impl ShardingService {
-    /// `n` different members for `key` by the newest view: first its owner, then its successors on the circle, over different zones as
+    /// `n` different members for `key` by the newest view: first its owner, then its successors on the ring, over different zones as
     /// long as there are any. Fewer if the group has fewer, and at most 32. The members for a smaller `n` are the first of those for a
     /// larger one.
     ///

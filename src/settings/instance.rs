@@ -37,7 +37,7 @@ pub struct InstanceSettings {
     pub zone: Option<String>,
     /// Its share relative to others, 1 to 100.
     pub weight: Weight,
-    /// The application's version, 1 to 255 bytes.
+    /// The worker's version, 1 to 255 bytes.
     pub version: Option<String>,
     /// Metadata that others see; at most [`METADATA_BYTES_MAX`] bytes, names and values together.
     pub metadata: BTreeMap<String, String>,

@@ -30,7 +30,7 @@ pub(super) const ZONE: SettingKey = SettingKey::new("zone", Text,
 pub(super) const WEIGHT: SettingKey = SettingKey::new("weight", Shape::whole(1, WEIGHT_MAX as u64),
     "its share relative to the others': weight 2 gets twice the slots of weight 1").or("1");
 pub(super) const VERSION: SettingKey = SettingKey::new("version", Text,
-    "the application's version, shown to others; version_rule uses it");
+    "the worker's version, shown to others; version_rule uses it");
 pub(super) const METADATA: SettingKey = SettingKey::new("metadata", Text,
     "texts that others see with this worker; at most 4096 bytes together");
 
@@ -75,7 +75,7 @@ pub(super) const MIN_MEMBERS: SettingKey = SettingKey::new("min_members", Shape:
 pub(super) const DRAIN_TIMEOUT: SettingKey = SettingKey::new("drain_timeout", Shape::time(Duration::ZERO, DRAIN_TIMEOUT_MAX),
     "how long a leaving worker waits for its work in flight, and with exclusive ownership work in a slot that goes to another worker").or("30s");
 pub(super) const REJOIN_GRACE: SettingKey = SettingKey::new("rejoin_grace", Shape::time(Duration::ZERO, REJOIN_GRACE_MAX),
-    "how long the slots of a worker that was stopped gracefully wait for it to come back under its own instance.id; 0s does not wait").or("0s");
+    "how long the slots of a worker that was stopped gracefully wait for it to return under its own instance.id; 0s does not wait").or("0s");
 pub(super) const ON_DRAIN_TIMEOUT: SettingKey = SettingKey::new("on_drain_timeout", OneOf(&["hold", "release"]),
     "only with exclusive ownership, when work outlasts drain_timeout: hold keeps the slot until the work ends, release gives it up while the work may still run").or("hold");
 pub(super) const EPOCH_FLOOR: SettingKey = SettingKey::new("epoch_floor", Shape::whole(0, ClaimStore::FLOOR_MAX),

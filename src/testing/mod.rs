@@ -36,7 +36,7 @@ pub use worker::TestWorker;
 
 /// How long a fleet may take to settle, in the runtime's time.
 const SETTLE_LIMIT: Duration = Duration::from_mins(2);
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+const POLL_EVERY: Duration = Duration::from_millis(10);
 
 fn policy() -> Policy {
     let (name, group) = (PolicyName::new("test"), GroupName::new("test-group"));
@@ -208,13 +208,13 @@ impl TestFleet {
     /// time at most.
     pub async fn settled(&self) {
         let started = self.clock.now();
-        while let Err(why) = self.look() {
+        while let Err(why) = self.check() {
             assert!(self.clock.now().since(started) < SETTLE_LIMIT, "the fleet has not settled within {SETTLE_LIMIT:?}: {why}");
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(POLL_EVERY).await;
         }
     }
 
-    fn look(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), String> {
         let alive: Vec<_> = self.workers.iter().filter(|w| w.state == WorkerFate::Alive).collect();
         let slots = self.slots();
         let mut owned = SlotSet::empty(slots);
@@ -235,7 +235,7 @@ impl TestFleet {
         if complete { Ok(()) } else { Err(format!("{} of {slots} slots are owned, {owned_total} times", owned.len())) }
     }
 
-    /// The number of slots of the circle of the first living member.
+    /// The number of slots of the ring of the first living member.
     fn slots(&self) -> u32 {
         let alive = self.workers.iter().find(|worker| worker.state == WorkerFate::Alive);
         alive.map_or(self.settings.policy.placement.slots, |worker| worker.it.service().ownership().slots().slots())

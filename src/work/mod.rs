@@ -20,4 +20,4 @@ pub use named::Tenure;
 pub use run::Run;
 pub use run_owned::OwnedRun;
 pub use singleton::Singleton;
-pub use timer::{PERIOD_LEAST, PERIOD_MOST, Period, Timer};
+pub use timer::{PERIOD_MAX, PERIOD_MIN, Period, Timer};

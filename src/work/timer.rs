@@ -19,13 +19,13 @@ use crate::membership::NoteBook;
 use crate::service::ShardingService;
 
 /// The shortest period of a timer: each one is a write in the backend.
-pub const PERIOD_LEAST: Duration = Duration::from_secs(1);
+pub const PERIOD_MIN: Duration = Duration::from_secs(1);
 /// The longest period of a timer.
-pub const PERIOD_MOST: Duration = Duration::from_hours(24 * 366);
+pub const PERIOD_MAX: Duration = Duration::from_hours(24 * 366);
 /// The pause before a read or a write without an answer is retried.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// The time of day may jump, so it is read at least this often.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
+const POLL_EVERY: Duration = Duration::from_secs(10);
 
 /// A job that is fired once in each period, by the member that holds the timer. Created by [`ShardingService::timer`].
 #[derive(Clone)]
@@ -81,11 +81,11 @@ impl ShardingService {
     /// # Errors
     ///
     /// [`ErrorKind::Settings`] if the policy's ownership is not exclusive, the name is invalid, the backend does not support notes, or
-    /// the period is shorter than [`PERIOD_LEAST`] or longer than [`PERIOD_MOST`].
+    /// the period is shorter than [`PERIOD_MIN`] or longer than [`PERIOD_MAX`].
     pub fn timer(&self, name: &str, period: Duration) -> Result<Timer> {
         let claim = claim_name(self.policy(), self.backend(), "timer", name, format!("timer/{name}"))?;
-        if !(PERIOD_LEAST..=PERIOD_MOST).contains(&period) {
-            let message = format!("timer {name:?}: a period of {period:?} is not allowed; {PERIOD_LEAST:?} to {PERIOD_MOST:?} are");
+        if !(PERIOD_MIN..=PERIOD_MAX).contains(&period) {
+            let message = format!("timer {name:?}: a period of {period:?} is not allowed; {PERIOD_MIN:?} to {PERIOD_MAX:?} are");
             return Err(Error::new(ErrorKind::Settings, message));
         }
         let book = note_book(self.policy(), self.backend(), self.membership().timing.renew_every, claim.clone())?;
@@ -285,6 +285,6 @@ async fn wait(cancel: &CancellationToken, left: Duration) -> bool {
         // A fixed order, so that a seed reproduces a run.
         biased;
         () = cancel.cancelled() => true,
-        () = tokio::time::sleep(left.min(LOOK_EVERY)) => left <= LOOK_EVERY,
+        () = tokio::time::sleep(left.min(POLL_EVERY)) => left <= POLL_EVERY,
     }
 }

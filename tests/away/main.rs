@@ -20,14 +20,14 @@ use shardwise::{Ownership, OwnershipMode, Policy, ServiceState, ShardingService,
 use common::{World, eventually};
 
 const SLOTS: u32 = 1_024;
-const GRACE: Duration = Duration::from_secs(30);
+const REJOIN_GRACE: Duration = Duration::from_secs(30);
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 /// How long a worker is away: three TTLs, in which the next in line would take slots without an owner.
-const AWAY: Duration = Duration::from_secs(9);
+const AWAY_FOR: Duration = Duration::from_secs(9);
 
-fn policy(ownership: OwnershipMode, grace: Duration) -> Policy {
+fn policy(ownership: OwnershipMode, rejoin_grace: Duration) -> Policy {
     let mut policy = common::policy();
-    (policy.ownership, policy.rejoin_grace) = (ownership, grace);
+    (policy.ownership, policy.rejoin_grace) = (ownership, rejoin_grace);
     policy.placement.slots = SLOTS;
     policy.drain_timeout = Duration::from_secs(2);
     policy
@@ -95,7 +95,7 @@ impl Others {
 
 async fn a_rolling_restart_moves_no_slot(ownership: OwnershipMode) {
     let world = World::new();
-    let policy = policy(ownership, GRACE);
+    let policy = policy(ownership, REJOIN_GRACE);
     let mut fleet = fleet(&world, &policy).await;
     let before = owners(&fleet);
     for id in NAMES {
@@ -104,7 +104,7 @@ async fn a_rolling_restart_moves_no_slot(ownership: OwnershipMode) {
         let had = owned(&leaver);
         leaver.deregister_self().await.expect("leaves");
         drop(leaver);
-        tokio::time::sleep(AWAY).await;
+        tokio::time::sleep(AWAY_FOR).await;
         let mut expected = before.clone();
         expected.retain(|_, owner| owner != id);
         assert_eq!(owners(&fleet), expected, "while {id} is away its slots are nobody's, and the rest is as it was");
@@ -132,7 +132,7 @@ async fn with_rejoin_grace_a_rolling_restart_moves_no_claim() {
 
 /// The counterpart: a restarted worker's slots go out and come back, and with them some slots that bounded load moves between the others.
 #[tokio::test(start_paused = true)]
-async fn without_it_the_slots_go_out_and_come_back() {
+async fn without_rejoin_grace_the_slots_move_out_and_return() {
     for ownership in [OwnershipMode::Eventual, OwnershipMode::Exclusive] {
         let world = World::new();
         let policy = policy(ownership, Duration::ZERO);

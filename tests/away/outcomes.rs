@@ -9,7 +9,7 @@ use shardwise::{ErrorKind, MemberState, OwnershipMode, ServiceState, ShardingFac
 
 use crate::common::{World, eventually};
 use crate::scripted::{How, Scripted};
-use crate::{AWAY, GRACE, joined, owned, policy, settled};
+use crate::{AWAY_FOR, REJOIN_GRACE, joined, owned, policy, settled};
 
 const TTL: Duration = Duration::from_secs(3);
 
@@ -19,47 +19,48 @@ fn state_of(who: &shardwise::ShardingService, id: &str) -> Option<MemberState> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_does_not_come_back_is_replaced_when_the_grace_is_over() {
+async fn an_away_member_that_does_not_return_is_replaced_when_the_rejoin_grace_is_over() {
     for ownership in [OwnershipMode::Eventual, OwnershipMode::Exclusive] {
         let world = World::new();
-        let (a, b) = (joined(&world, "a", policy(ownership, GRACE)).await, joined(&world, "b", policy(ownership, GRACE)).await);
+        let (a, b) =
+            (joined(&world, "a", policy(ownership, REJOIN_GRACE)).await, joined(&world, "b", policy(ownership, REJOIN_GRACE)).await);
         eventually("they share", || settled([&a, &b]) && !owned(&b).is_empty()).await;
         let mine = owned(&a);
         let left = world.clock.now();
         b.deregister_self().await.expect("leaves");
         eventually("b is seen away", || state_of(&a, "b") == Some(MemberState::Away)).await;
-        while world.clock.now().since(left) < GRACE {
+        while world.clock.now().since(left) < REJOIN_GRACE {
             assert_eq!(owned(&a), mine, "after {:?}", world.clock.now().since(left));
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
         eventually("the other has everything", || settled([&a])).await;
         let took = world.clock.now().since(left);
-        assert!(took >= GRACE && took < GRACE + TTL, "{took:?}");
+        assert!(took >= REJOIN_GRACE && took < REJOIN_GRACE + TTL, "{took:?}");
         assert_eq!(state_of(&a, "b"), None);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_dies_is_not_away() {
+async fn a_member_that_dies_is_not_away() {
     for ownership in [OwnershipMode::Eventual, OwnershipMode::Exclusive] {
         let world = World::new();
-        let a = joined(&world, "a", policy(ownership, GRACE)).await;
+        let a = joined(&world, "a", policy(ownership, REJOIN_GRACE)).await;
         let cut = world.store.link();
-        let dying = world.factory_of("b", Arc::new(cut.clone()), policy(ownership, GRACE)).create("workers").expect("known");
+        let dying = world.factory_of("b", Arc::new(cut.clone()), policy(ownership, REJOIN_GRACE)).create("workers").expect("known");
         dying.register_self().await.expect("joins");
         eventually("they share", || settled([&a, &dying]) && !owned(&dying).is_empty()).await;
         let mut snapshots = a.snapshots();
         cut.set_reachable(false);
         let died = world.clock.now();
         eventually("the other has everything", || settled([&a])).await;
-        assert!(world.clock.now().since(died) <= TTL + Duration::from_secs(1), "a death takes a TTL, not a grace");
+        assert!(world.clock.now().since(died) <= TTL + Duration::from_secs(1), "a death takes a TTL, not a rejoin grace");
         while let Ok(Some(snapshot)) = tokio::time::timeout(Duration::ZERO, snapshots.recv()).await {
             assert!(snapshot.view().members().iter().all(|member| member.state == MemberState::Active), "{:?}", snapshot.view());
         }
         // It wants to leave in good order once it is cut off, and cannot: its record is gone, and none comes.
         let _ = dying.deregister_self().await;
         cut.set_reachable(true);
-        tokio::time::sleep(AWAY).await;
+        tokio::time::sleep(AWAY_FOR).await;
         assert_eq!(state_of(&a, "b"), None);
     }
 }
@@ -75,14 +76,14 @@ async fn a_place_that_cannot_be_kept_is_given_up() {
         (|_| How::After(Duration::from_secs(9)), |_| How::Never, Duration::from_secs(3) + TTL + soon),
     ] {
         let world = World::new();
-        let a = joined(&world, "a", policy(OwnershipMode::Eventual, GRACE)).await;
+        let a = joined(&world, "a", policy(OwnershipMode::Eventual, REJOIN_GRACE)).await;
         let script = move |(operation, _): crate::scripted::Call<'_>| match operation {
             "step_away" => away(BackendError::Unavailable),
             "deregister" => gone(BackendError::Unavailable),
             _ => How::Now,
         };
         let backend: Arc<dyn Discovery> = Arc::new(Scripted::new(world.store.link(), script));
-        let b = world.factory_of("b", backend, policy(OwnershipMode::Eventual, GRACE)).create("workers").expect("known");
+        let b = world.factory_of("b", backend, policy(OwnershipMode::Eventual, REJOIN_GRACE)).create("workers").expect("known");
         b.register_self().await.expect("joins");
         eventually("they share", || settled([&a, &b])).await;
         let left = world.clock.now();
@@ -95,10 +96,10 @@ async fn a_place_that_cannot_be_kept_is_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_away_does_not_count_for_min_members() {
+async fn an_away_member_does_not_count_for_min_members() {
     let world = World::new();
     let patient = || {
-        let mut policy = policy(OwnershipMode::Eventual, GRACE);
+        let mut policy = policy(OwnershipMode::Eventual, REJOIN_GRACE);
         policy.min_members = 2;
         policy
     };
@@ -111,9 +112,9 @@ async fn who_is_away_does_not_count_for_min_members() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_observer_sees_who_is_away() {
+async fn an_observer_sees_away_members() {
     let world = World::new();
-    let patient = || policy(OwnershipMode::Eventual, GRACE);
+    let patient = || policy(OwnershipMode::Eventual, REJOIN_GRACE);
     let (a, b) = (joined(&world, "a", patient()).await, joined(&world, "b", patient()).await);
     let observer = world.factory_of("o", Arc::new(world.store.link()), patient()).observe("workers").await.expect("it sees the group");
     eventually("both are seen", || observer.members().active() == 2).await;
@@ -127,7 +128,7 @@ async fn an_observer_sees_who_is_away() {
 #[tokio::test(start_paused = true)]
 async fn how_long_a_member_is_still_away_is_reported() {
     let world = World::new();
-    let patient = || policy(OwnershipMode::Eventual, GRACE);
+    let patient = || policy(OwnershipMode::Eventual, REJOIN_GRACE);
     let (a, b) = (joined(&world, "a", patient()).await, joined(&world, "b", patient()).await);
     let observe =
         async |id| world.factory_of(id, Arc::new(world.store.link()), patient()).observe("workers").await.expect("it sees the group");
@@ -136,19 +137,19 @@ async fn how_long_a_member_is_still_away_is_reported() {
     assert!(a.absences().is_empty() && early.absences().is_empty());
     b.deregister_self().await.expect("leaves");
     eventually("b is seen away", || !a.absences().is_empty() && !early.absences().is_empty()).await;
-    tokio::time::sleep(AWAY).await;
+    tokio::time::sleep(AWAY_FOR).await;
     let late = observe("late").await;
     eventually("the late one sees it too", || !late.absences().is_empty()).await;
     let soon = Duration::from_millis(500);
-    for (absences, passed) in [(a.absences(), AWAY), (early.absences(), AWAY), (late.absences(), Duration::ZERO)] {
+    for (absences, passed) in [(a.absences(), AWAY_FOR), (early.absences(), AWAY_FOR), (late.absences(), Duration::ZERO)] {
         let [absence] = &absences[..] else { panic!("{absences:?}") };
         assert_eq!(absence.instance_id, *b.instance_id());
-        assert!(absence.within + passed <= GRACE && absence.within + passed + soon > GRACE, "{absence:?} after {passed:?}");
+        assert!(absence.within + passed <= REJOIN_GRACE && absence.within + passed + soon > REJOIN_GRACE, "{absence:?} after {passed:?}");
     }
     let b = joined(&world, "b", patient()).await;
     eventually("it is back", || settled([&a, &b]) && a.absences().is_empty()).await;
     b.deregister_self().await.expect("leaves");
-    eventually("b is away anew", || a.absences().first().is_some_and(|absence| absence.within + soon > GRACE)).await;
+    eventually("b is away anew", || a.absences().first().is_some_and(|absence| absence.within + soon > REJOIN_GRACE)).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -156,12 +157,13 @@ async fn who_leaves_for_good_is_replaced_at_once_before_it_goes_and_after() {
     for ownership in [OwnershipMode::Eventual, OwnershipMode::Exclusive] {
         for is_away in [false, true] {
             let world = World::new();
-            let (a, b) = (joined(&world, "a", policy(ownership, GRACE)).await, joined(&world, "b", policy(ownership, GRACE)).await);
+            let (a, b) =
+                (joined(&world, "a", policy(ownership, REJOIN_GRACE)).await, joined(&world, "b", policy(ownership, REJOIN_GRACE)).await);
             eventually("they share", || settled([&a, &b]) && !owned(&b).is_empty()).await;
             if is_away {
                 b.deregister_self().await.expect("leaves");
                 eventually("b is seen away", || state_of(&a, "b") == Some(MemberState::Away)).await;
-                tokio::time::sleep(AWAY).await;
+                tokio::time::sleep(AWAY_FOR).await;
                 assert!(!settled([&a]), "its place is kept");
             }
             let asked = world.clock.now();
@@ -179,7 +181,7 @@ async fn who_leaves_for_good_is_replaced_at_once_before_it_goes_and_after() {
 #[tokio::test(start_paused = true)]
 async fn an_operator_ends_an_absence_and_nothing_else() {
     let world = World::new();
-    let patient = || policy(OwnershipMode::Exclusive, GRACE);
+    let patient = || policy(OwnershipMode::Exclusive, REJOIN_GRACE);
     let (a, b) = (joined(&world, "a", patient()).await, joined(&world, "b", patient()).await);
     eventually("they share", || settled([&a, &b]) && !owned(&b).is_empty()).await;
     let operator = world.factory_of("o", Arc::new(world.store.link()), patient());
@@ -192,11 +194,11 @@ async fn an_operator_ends_an_absence_and_nothing_else() {
     assert!(!operator.end_absence("workers", b.instance_id()).await.expect("nobody"));
 }
 
-/// Between the look and what follows from it the member comes back: its living record stays, and what it has claimed.
+/// Between the reading and what follows from it the member comes back: its living record stays, and what it has claimed.
 #[tokio::test(start_paused = true)]
-async fn who_comes_back_while_an_operator_ends_its_absence_loses_nothing() {
+async fn a_member_that_returns_while_an_operator_ends_its_absence_loses_nothing() {
     let world = World::new();
-    let patient = || policy(OwnershipMode::Exclusive, GRACE);
+    let patient = || policy(OwnershipMode::Exclusive, REJOIN_GRACE);
     let (a, b) = (joined(&world, "a", patient()).await, joined(&world, "b", patient()).await);
     eventually("they share", || settled([&a, &b]) && !owned(&b).is_empty()).await;
     b.deregister_self().await.expect("leaves");
@@ -217,9 +219,9 @@ async fn who_comes_back_while_an_operator_ends_its_absence_loses_nothing() {
 #[tokio::test(start_paused = true)]
 async fn members_must_agree_on_it_and_by_default_there_is_none() {
     let world = World::new();
-    let a = joined(&world, "a", policy(OwnershipMode::Eventual, GRACE)).await;
+    let a = joined(&world, "a", policy(OwnershipMode::Eventual, REJOIN_GRACE)).await;
     let other = world.factory("b").create("workers").expect("known");
-    let error = other.register_self().await.expect_err("the group has a grace");
+    let error = other.register_self().await.expect_err("the group has a rejoin grace");
     assert!(error.kind() == ErrorKind::OtherPolicy && error.to_string().contains("rejoin_grace"), "{error}");
     drop((a, other));
 
@@ -236,7 +238,7 @@ async fn members_must_agree_on_it_and_by_default_there_is_none() {
 #[test]
 fn without_an_id_of_its_own_or_a_backend_that_can_it_is_refused() {
     let refused = |id: Option<&str>, backend: Option<Arc<dyn Discovery>>| {
-        let mut settings = PolicySettings::new(policy(OwnershipMode::Eventual, GRACE));
+        let mut settings = PolicySettings::new(policy(OwnershipMode::Eventual, REJOIN_GRACE));
         settings.discovery.backend = if backend.is_some() { "own".into() } else { "memory".into() };
         let mut builder = ShardingFactory::builder().policy(settings);
         if let Some(backend) = backend {

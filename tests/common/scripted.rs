@@ -70,9 +70,9 @@ impl<D: Discovery> Discovery for Scripted<D> {
         self.goes("deregister", None).await?;
         self.inner.deregister(record_id).await
     }
-    async fn step_away(&self, registration: &Registration, grace: Duration) -> Result<()> {
+    async fn step_away(&self, registration: &Registration, rejoin_grace: Duration) -> Result<()> {
         self.goes("step_away", Some(registration)).await?;
-        self.inner.step_away(registration, grace).await
+        self.inner.step_away(registration, rejoin_grace).await
     }
     async fn members(&self, group: &GroupName) -> Result<ViewSnapshot> {
         self.inner.members(group).await

@@ -66,7 +66,7 @@ async fn each_is_alive_once_and_the_number_changes_while_they_run() {
     for number in [6, 2, 9, 1, 0, 4] {
         set(&daemons, number).await;
         let changed = world.clock.now();
-        // Those that begin need their claims after the news, which is there within a TTL.
+        // Those that begin need their claims after the event, which is there within a TTL.
         eventually("all of them and no others live", || board.numbers() == (0..number).collect::<Vec<_>>()).await;
         let took = world.clock.now().since(changed);
         assert!(took <= Duration::from_secs(6), "{number}: took {took:?}");

@@ -71,9 +71,9 @@ async fn one_renewal_that_hangs_loses_nothing_where_half_of_the_ttl_is_granted()
     let service = service(&world, Arc::clone(&backend));
     service.register_self().await.expect("joins");
     eventually("it holds all", || held(&service).len() == SLOTS as usize).await;
-    let (before, mut news) = (held(&service), service.snapshots());
+    let (before, mut snapshots) = (held(&service), service.snapshots());
     while backend.renewals.load(Ordering::Relaxed) < 6 {
-        let snapshot = tokio::time::timeout(Duration::from_millis(50), news.recv()).await;
+        let snapshot = tokio::time::timeout(Duration::from_millis(50), snapshots.recv()).await;
         if let Ok(snapshot) = snapshot {
             let snapshot = snapshot.expect("the service lives");
             assert_eq!(snapshot.state(), ServiceState::Active, "the third renewal hangs, and the others count");

@@ -27,11 +27,11 @@ async fn a_paused_member_wakes_up_owning_nothing() {
     let mut rebalances = fleet.service(0).rebalances();
     let held = fleet.service(0).ownership().slots().clone();
     fleet.resume(0);
-    let mut news = rebalances.recv().await.expect("the service lives");
-    while news.cause != Cause::Joined {
-        news = news.then(rebalances.recv().await.expect("the service lives"));
+    let mut rebalance = rebalances.recv().await.expect("the service lives");
+    while rebalance.cause != Cause::Joined {
+        rebalance = rebalance.then(rebalances.recv().await.expect("the service lives"));
     }
-    assert_eq!(news.lost, held, "it loses everything it held before it owns again");
+    assert_eq!(rebalance.lost, held, "it loses everything it held before it owns again");
     fleet.settled().await;
 }
 

@@ -16,8 +16,8 @@ use crate::meeting::{GROUP, Kind, Server, Terms, runtime, settled};
 const TTL: Duration = Duration::from_secs(2);
 const WORKERS: usize = 5;
 const LASTS: Duration = Duration::from_secs(20);
-const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// For a busy machine: between a change and the look that finds it.
+const POLL_EVERY: Duration = Duration::from_millis(50);
+/// For a busy machine: between a change and the poll that finds it.
 const ALLOWANCE: Duration = Duration::from_millis(500);
 /// Renewing again after the last fault: the longest pause between two tries, a new registration, a view, and its proof; and as much again,
 /// for a busy machine.
@@ -64,7 +64,7 @@ impl History {
     /// # Panics
     ///
     /// If a worker owns by a view that has been outdated for longer than two TTLs: then two workers could own one slot that long.
-    async fn look(&mut self, workers: &[Worker], seed: u64) {
+    async fn observe(&mut self, workers: &[Worker], seed: u64) {
         let view = self.outside.members(&GroupName::new(GROUP).unwrap()).await.unwrap().view;
         let (now, there) = (Clock::system().now(), keys(&view));
         if self.known.last().is_none_or(|(_, _, last)| *last != there) {
@@ -111,8 +111,8 @@ async fn bad_day(terms: Terms, seed: u64) {
         if draw.random_bool(0.025) {
             workers[draw.random_range(0..WORKERS)].proxy.reset();
         }
-        history.look(&workers, seed).await;
-        tokio::time::sleep(LOOK_EVERY).await;
+        history.observe(&workers, seed).await;
+        tokio::time::sleep(POLL_EVERY).await;
     }
     let changes = history.known.len();
     let faults: Vec<_> = workers.iter().map(|worker| worker.faults.happened().values().sum::<u64>()).collect();
@@ -123,8 +123,8 @@ async fn bad_day(terms: Terms, seed: u64) {
     while let Err(why) = agreed(&history, &workers) {
         let waited = healed.elapsed();
         assert!(waited < SETTLES_WITHIN, "not settled after {waited:?}: {why}; SHARDWISE_SEED={seed} repeats the faults");
-        history.look(&workers, seed).await;
-        tokio::time::sleep(LOOK_EVERY).await;
+        history.observe(&workers, seed).await;
+        tokio::time::sleep(POLL_EVERY).await;
     }
     // Some sixty each; that one has none is less likely than one in a billion.
     assert!(faults.iter().all(|faults| *faults > 0), "the day was not bad for everybody: {faults:?}; SHARDWISE_SEED={seed} repeats it");

@@ -191,18 +191,18 @@ fn four_thousand_slots_settle_when_a_fourth_joins(kind: Option<Kind>, limit: Dur
 #[derive(Default)]
 struct Hands {
     lost: HashMap<u32, Instant>,
-    /// The news of the one who gained it were read first.
+    /// The snapshots of the one who gained it were read first.
     gained: HashMap<u32, Instant>,
     took: Vec<Duration>,
 }
 
 impl Hands {
-    /// Reads the news of a service; it has what it has by now.
+    /// Reads the snapshots of a service; it has what it has by now.
     fn follow(hands: &Arc<Mutex<Self>>, service: &ShardingService) {
-        let (hands, mut news) = (Arc::clone(hands), service.snapshots());
+        let (hands, mut snapshots) = (Arc::clone(hands), service.snapshots());
         let mut had = service.ownership().slots().clone();
         tokio::spawn(async move {
-            while let Some(now) = news.recv().await {
+            while let Some(now) = snapshots.recv().await {
                 let (lost, gained, at) = (had.minus(now.slots()), now.slots().minus(&had), Instant::now());
                 let Self { lost: lost_at, gained: gained_at, took } = &mut *hands.lock().unwrap();
                 for slot in lost.iter() {

@@ -14,7 +14,7 @@ use tokio::runtime::Runtime;
 pub(crate) const GROUP: &str = "workers";
 /// The stream of the bucket in which members meet.
 pub(crate) const STREAM: &str = "KV_shardwise";
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+const POLL_EVERY: Duration = Duration::from_millis(10);
 /// A worker that reads the tables in another order may keep them from being dropped, but hardly again and again.
 const DROP_TRIES: usize = 5;
 
@@ -218,12 +218,12 @@ pub(crate) fn backend_by(kind: Option<Kind>, settings: &Settings) -> Arc<dyn Dis
     (opens.open)(&settings.policy("workers").unwrap().discovery.options, &Clock::system()).unwrap()
 }
 
-/// Waits, outside of any runtime, until `look` finds nothing that is missing.
-pub(crate) fn until(what: &str, within: Duration, mut look: impl FnMut() -> Result<(), String>) -> Duration {
+/// Waits, outside of any runtime, until `check` finds nothing that is missing.
+pub(crate) fn until(what: &str, within: Duration, mut check: impl FnMut() -> Result<(), String>) -> Duration {
     let begun = Instant::now();
-    while let Err(why) = look() {
+    while let Err(why) = check() {
         assert!(begun.elapsed() < within, "{what}: not within {within:?}: {why}");
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(POLL_EVERY);
     }
     begun.elapsed()
 }

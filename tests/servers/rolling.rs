@@ -14,14 +14,14 @@ use crate::meeting::{Kind, runtime, until};
 const SLOTS: u32 = 256;
 const TTL: Duration = Duration::from_secs(3);
 /// Long enough that no restart on a busy machine takes longer.
-const GRACE: &str = "rejoin_grace = \"60s\"\n";
+const REJOIN_GRACE: &str = "rejoin_grace = \"60s\"\n";
 /// Longer than the TTL after which the next in line takes slots without an owner.
-const LONG_AWAY: Duration = Duration::from_millis(3_500);
+const AWAY_FOR: Duration = Duration::from_millis(3_500);
 const SETTLED_WITHIN: Duration = Duration::from_secs(20);
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
 on_all_at_once!(with_rejoin_grace_a_rolling_restart_moves_no_slot; soak: nats Nats, postgres Postgres);
-on_all_at_once!(without_rejoin_grace_slots_go_out_and_come_back; soak: nats Nats, postgres Postgres);
+on_all_at_once!(without_rejoin_grace_slots_move_out_and_return; soak: nats Nats, postgres Postgres);
 
 type Slots = BTreeMap<u32, u64>;
 
@@ -38,10 +38,10 @@ struct Fleet {
 }
 
 impl Fleet {
-    fn start(kind: Option<Kind>, grace: &str) -> Self {
+    fn start(kind: Option<Kind>, rejoin_grace: &str) -> Self {
         let runtime = runtime("rolling");
         let place = runtime.block_on(Place::start(kind));
-        let mut fleet = Self { runtime, place, rules: format!("slots = {SLOTS}\n{grace}"), members: BTreeMap::new() };
+        let mut fleet = Self { runtime, place, rules: format!("slots = {SLOTS}\n{rejoin_grace}"), members: BTreeMap::new() };
         for id in NAMES {
             fleet.starts(id);
         }
@@ -108,7 +108,7 @@ impl Followed {
 }
 
 fn with_rejoin_grace_a_rolling_restart_moves_no_slot(kind: Option<Kind>) {
-    let mut fleet = Fleet::start(kind, GRACE);
+    let mut fleet = Fleet::start(kind, REJOIN_GRACE);
     let before = fleet.holders();
     let (mut seen, mut longest) = (0, Duration::ZERO);
     for (number, id) in NAMES.into_iter().enumerate() {
@@ -118,7 +118,7 @@ fn with_rejoin_grace_a_rolling_restart_moves_no_slot(kind: Option<Kind>) {
         let left = Instant::now();
         fleet.stops(id);
         // Once long enough for the next in line to take slots without an owner.
-        std::thread::sleep(if number == 0 { LONG_AWAY } else { Duration::from_millis(200) });
+        std::thread::sleep(if number == 0 { AWAY_FOR } else { Duration::from_millis(200) });
         let mut rest = before.clone();
         rest.retain(|_, holder| *holder != id);
         assert_eq!(fleet.holders(), rest, "while {id} is away its slots are nobody's, and the rest is as it was");
@@ -149,10 +149,10 @@ fn with_rejoin_grace_a_rolling_restart_moves_no_slot(kind: Option<Kind>) {
 /// Of those that are away, and whose absence the others see, one decides not to come back, and of another an operator says so: their slots
 /// are the others' at once. The second one comes back all the same, as a newcomer.
 fn gives_up_its_place(fleet: &mut Fleet) {
-    let leaver = goes_away(fleet, "a");
+    let leaver = steps_away(fleet, "a");
     fleet.runtime.block_on(leaver.deregister_self_for_good()).unwrap();
     fleet.settles();
-    let leaver = goes_away(fleet, "b");
+    let leaver = steps_away(fleet, "b");
     let operator = {
         let _inside = fleet.runtime.enter();
         fleet.place.factory_by(&fleet.rules, "operator", TTL)
@@ -164,7 +164,7 @@ fn gives_up_its_place(fleet: &mut Fleet) {
     fleet.settles();
 }
 
-fn goes_away(fleet: &mut Fleet, id: &str) -> ShardingService {
+fn steps_away(fleet: &mut Fleet, id: &str) -> ShardingService {
     let leaver = fleet.members.remove(id).unwrap();
     fleet.runtime.block_on(leaver.deregister_self()).unwrap();
     let sees = |service: &ShardingService| service.absences().iter().any(|absence| absence.instance_id == *leaver.instance_id());
@@ -176,7 +176,7 @@ fn goes_away(fleet: &mut Fleet, id: &str) -> ShardingService {
 }
 
 /// The counterpart: a restarted worker's slots go out and come back, and with them some slots that bounded load moves between the others.
-fn without_rejoin_grace_slots_go_out_and_come_back(kind: Option<Kind>) {
+fn without_rejoin_grace_slots_move_out_and_return(kind: Option<Kind>) {
     let mut fleet = Fleet::start(kind, "");
     let before = fleet.holders();
     let (mut own, mut out) = (0, 0);

@@ -8,11 +8,11 @@ use shardwise_testkit::{Direction, Speech, TcpProxy};
 use crate::meeting::{GROUP, Kind, Server, Terms, runtime, settled, until};
 
 const TTL: Duration = Duration::from_secs(2);
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+const POLL_EVERY: Duration = Duration::from_millis(10);
 /// From the end of the silence. The requests that got no answer are given up after 2 s on Consul, 5 s on a single etcd and on PostgreSQL.
 const BACK_MAX: Duration = Duration::from_secs(8);
 
-// On NATS and Valkey renewals and news have one connection, on which no answer can be left out.
+// On NATS and Valkey renewals and events have one connection, on which no answer can be left out.
 on_servers!(a_watch_that_is_silent_while_renewals_succeed_ends_ownership_within_two_ttls:
     consul Consul, etcd Etcd; soak: postgres Postgres);
 
@@ -73,7 +73,7 @@ fn a_watch_that_is_silent_while_renewals_succeed_ends_ownership_within_two_ttls(
         if asked > TTL {
             assert_eq!(beside.members().members().len(), 3, "it renews, so others must see it");
         }
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(POLL_EVERY);
     }
     let stopped = stopped.unwrap();
     assert!(stopped > TTL, "after {stopped:?}: not for the view, but for want of renewals");

@@ -17,7 +17,7 @@ const RENEW_EVERY: u32 = 3;
 const MEMBERS: u32 = 3;
 /// How long the fleets are watched, in TTLs.
 const TTLS: u32 = 3;
-const LOOK_EVERY: Duration = Duration::from_millis(1);
+const POLL_EVERY: Duration = Duration::from_millis(1);
 
 #[test]
 fn while_nothing_happens_nothing_is_written_but_renewals() {
@@ -42,8 +42,8 @@ fn nothing_is_written_but_renewals(kinds: &[Option<Kind>]) {
     // What follows a change by itself is over after a TTL: the next in line, and the last heartbeats of watches.
     std::thread::sleep(TTL);
 
-    let look = || places.iter().map(|place| runtime.block_on(written(place))).collect::<Vec<_>>();
-    let before = look();
+    let read = || places.iter().map(|place| runtime.block_on(written(place))).collect::<Vec<_>>();
+    let before = read();
     let began = Instant::now();
     let file = places.iter().find_map(|place| match place {
         Place::Local(folder) => Some(folder),
@@ -51,7 +51,7 @@ fn nothing_is_written_but_renewals(kinds: &[Option<Kind>]) {
     });
     let commits = file.map(|folder| runtime.block_on(commits(folder)));
     std::thread::sleep((TTL * TTLS).saturating_sub(began.elapsed()));
-    for ((place, before), after) in places.iter().zip(before).zip(look()) {
+    for ((place, before), after) in places.iter().zip(before).zip(read()) {
         assert_eq!(before, after, "{}: something was written", place.name());
     }
     let Some(commits) = commits else { return };
@@ -123,7 +123,7 @@ async fn commits(folder: &TempDir) -> u32 {
         let version: i64 = sqlx::query_scalar("PRAGMA data_version").fetch_one(&mut connection).await.unwrap();
         commits += u32::from(seen.is_some_and(|seen| seen != version));
         seen = Some(version);
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_EVERY).await;
     }
     commits
 }

@@ -152,7 +152,7 @@ async fn a_fleet_that_was_denied_for_ten_minutes_comes_back_by_itself() {
     assert!(took < Duration::from_millis(3_200), "back after {took:?} with a TTL of 3 s");
     mood.set(DENIES);
     eventually("both are refused again", || fleet.iter().all(|s| s.state() == ServiceState::Refused)).await;
-    assert_eq!(log.lines_with("the discovery backend failed"), 4, "after a success it is news again");
+    assert_eq!(log.lines_with("the discovery backend failed"), 4, "after a success it is logged again");
 }
 
 /// The reason for a refusal at the first try is the user's at once, and nothing goes on behind his back.
@@ -279,7 +279,7 @@ async fn a_worker_that_waits_for_its_former_record_says_so_and_a_duplicate_is_re
     assert!(again.owns("k"));
 }
 
-/// Every look of an observer that was denied was logged, five times a second.
+/// Every poll of an observer that was denied was logged, five times a second.
 #[tokio::test(start_paused = true)]
 async fn an_observer_that_is_denied_says_so_once_and_asks_at_most_once_a_second() {
     let (log, _logging) = Log::start();
@@ -291,7 +291,7 @@ async fn an_observer_that_is_denied_says_so_once_and_asks_at_most_once_a_second(
     let mut observer = factory.observe("workers").await.expect("reachable");
     mood.set(DENIES);
     tokio::time::sleep(Duration::from_mins(1)).await;
-    assert!((55..=65).contains(&mood.failed()), "{} looks in a minute", mood.failed());
+    assert!((55..=65).contains(&mood.failed()), "{} polls in a minute", mood.failed());
     assert_eq!(log.lines_with("the group cannot be seen"), 1);
     mood.set(FINE);
     let _b = world.joined("b").await;

@@ -10,7 +10,7 @@ use shardwise::{ErrorKind, InstanceId, KeyPlacement, PlacementKind, Policy, Serv
 use tokio::time::Instant;
 
 const SLOTS: u32 = shardwise::core::SLOTS_DEFAULT;
-/// Three checks every 2 s of at most 1 s each, and the news of it.
+/// Three checks every 2 s of at most 1 s each, and the report of it.
 const NOTICED_WITHIN: Duration = Duration::from_secs(10);
 
 /// A worker whose health is a switch.

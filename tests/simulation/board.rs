@@ -62,7 +62,7 @@ impl Board {
     }
 
     /// What is wrong, if anything is: work under one name goes on twice, each by right and by its own clock.
-    pub(crate) fn look(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), String> {
         let shown = self.shown();
         if let Some(wrong) = &shown.wrong {
             return Err(wrong.clone());

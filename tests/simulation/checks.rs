@@ -10,7 +10,7 @@ use crate::life::Life;
 
 /// Three checks, one every 2 s, and the handover after them: two TTLs and a second.
 const WITHIN: Duration = Duration::from_secs(13);
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const POLL_EVERY: Duration = Duration::from_millis(100);
 
 impl Life {
     /// All checks fail at once. At least half of the group stays active at every moment, exactly half in the end, and they take over what
@@ -22,7 +22,7 @@ impl Life {
         succeed.store(false, Ordering::Relaxed);
         let ends = self.now().plus(WITHIN + Duration::from_millis(self.dice.random_range(0..10_000)));
         while self.now() < ends {
-            self.passes(LOOK_EVERY).await?;
+            self.passes(POLL_EVERY).await?;
             let active = self.active().await;
             if active < half {
                 return Err(format!("only {active} of {group} members are active while all checks fail: {}", self.summary()));
@@ -40,7 +40,7 @@ impl Life {
             if waited > WITHIN {
                 return Err(format!("not all are back {waited:?} after the checks succeeded again: {}", self.summary()));
             }
-            self.passes(LOOK_EVERY).await?;
+            self.passes(POLL_EVERY).await?;
         }
         self.took("back after all checks had failed", begun);
         self.happened("all checks failed at once");

@@ -71,7 +71,7 @@ pub(crate) fn held(workers: &[Worker]) -> Held {
 
 impl Judge {
     /// Checks all workers. An error says what is wrong.
-    pub(crate) fn look(&mut self, workers: &[Worker]) -> Result<(), String> {
+    pub(crate) fn check(&mut self, workers: &[Worker]) -> Result<(), String> {
         let (mut slots, mut named) = (BTreeMap::new(), BTreeMap::new());
         for (number, worker) in workers.iter().enumerate().filter(|(_, worker)| worker.fate != Fate::Dead) {
             let live = worker.live();
@@ -94,9 +94,10 @@ impl Judge {
     }
 
     /// Writes by workers that do not check their guard first, against the fenced table.
-    pub(crate) fn haunt(&mut self, workers: &[Worker]) {
-        let ghosts = workers.iter().filter(|worker| !matches!(worker.fate, Fate::Dead | Fate::Paused(_))).flat_map(Worker::ghosts);
-        for Fence { slot, epoch } in ghosts {
+    pub(crate) fn write_stale(&mut self, workers: &[Worker]) {
+        let stale_fences =
+            workers.iter().filter(|worker| !matches!(worker.fate, Fate::Dead | Fate::Paused(_))).flat_map(Worker::stale_fences);
+        for Fence { slot, epoch } in stale_fences {
             if self.table.get(&slot).is_some_and(|highest| epoch.get() < *highest) {
                 self.refused += 1;
             } else {

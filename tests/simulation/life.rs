@@ -26,12 +26,12 @@ const LARGE_ONE_IN: u64 = 20;
 const CHECKED_ONE_IN: u64 = 10;
 const DAEMONS_MAX: u32 = 4;
 /// Longer than a life: a worker that leaves for a while comes back before.
-const GRACE: Duration = Duration::from_mins(10);
+const REJOIN_GRACE: Duration = Duration::from_mins(10);
 const STEPS: u32 = 25;
 /// Longest between two steps.
 const STEP_MAX_MS: u64 = 1_500;
 /// Besides every snapshot.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const POLL_EVERY: Duration = Duration::from_millis(100);
 /// How often it is looked whether a life has settled.
 const SETTLED_EVERY: Duration = Duration::from_millis(50);
 /// From the end of the faults on: two TTLs and a second.
@@ -97,7 +97,7 @@ fn policy(slots: u32, dice: &mut StdRng) -> Policy {
     policy.drain_timeout = Duration::from_secs(1);
     policy.on_drain_timeout = if dice.random() { OnDrainTimeout::Hold } else { OnDrainTimeout::Release };
     policy.version_rule = if dice.random() { VersionRule::Newest } else { VersionRule::None };
-    policy.rejoin_grace = if dice.random() { GRACE } else { Duration::ZERO };
+    policy.rejoin_grace = if dice.random() { REJOIN_GRACE } else { Duration::ZERO };
     policy
 }
 
@@ -218,7 +218,7 @@ impl Life {
                 self.version += 1;
                 self.happened("new versions");
             }
-            17 => self.one_comes_back(),
+            17 => self.one_returns(),
             18 => self.one_joins_again(),
             _ => self.works(any),
         }
@@ -297,7 +297,7 @@ impl Life {
     }
 
     /// One of those who left for a while is started again, as another process: the former one has ended by then, or is ended.
-    fn one_comes_back(&mut self) {
+    fn one_returns(&mut self) {
         let Some(id) = self.away.first().cloned() else { return };
         self.workers.iter_mut().filter(|worker| worker.id == id).for_each(Worker::dies);
         self.joins_as(id);
@@ -346,15 +346,15 @@ impl Life {
             let now = self.now();
             self.wake(now);
             self.judge.note([now.as_nanos(), 0, 0]);
-            self.judge.look(&self.workers)?;
-            self.group.board.look()?;
+            self.judge.check(&self.workers)?;
+            self.group.board.check()?;
             if now >= ends {
                 return Ok(());
             }
             tokio::select! {
                 biased;
                 () = self.group.published.notified() => {}
-                () = tokio::time::sleep(LOOK_EVERY.min(ends.since(now))) => self.judge.haunt(&self.workers),
+                () = tokio::time::sleep(POLL_EVERY.min(ends.since(now))) => self.judge.write_stale(&self.workers),
             }
         }
     }
@@ -371,9 +371,9 @@ impl Life {
     async fn settles(&mut self) -> Result<(), String> {
         self.workers.iter_mut().for_each(Worker::is_healed);
         self.group.rates = FaultRates::NONE;
-        self.misses_who_is_away().await;
+        self.note_away_members().await;
         while !self.away.is_empty() {
-            self.one_comes_back();
+            self.one_returns();
         }
         let mut healed = self.now();
         loop {
@@ -394,7 +394,7 @@ impl Life {
     }
 
     /// Notes the members that stay away because their replacement was cut off or died before it joined.
-    async fn misses_who_is_away(&mut self) {
+    async fn note_away_members(&mut self) {
         let view = self.group.store.members(&self.group.policy.group).await.expect("read").view;
         let away = view.members().iter().filter(|member| member.state == MemberState::Away).map(|member| &member.instance_id);
         let comes = |id: &InstanceId| self.workers.iter().any(|worker| worker.stays() && worker.id == *id);

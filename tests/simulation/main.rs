@@ -2,7 +2,7 @@
 //! time, with faults from a seed. A seed repeats its life exactly.
 //!
 //! In a life workers join, crash, are started again, pause beyond their leases, are cut off in one direction or both, and leave; calls and
-//! their answers are lost or come late; watches withhold news or repeat them; the backend restarts; and every worker's clock runs at a
+//! their answers are lost or come late; watches withhold events or repeat them; the backend restarts; and every worker's clock runs at a
 //! different rate, up to 1 % off. At no moment two workers hold one slot or name, by claim or by a guard that says so, each by its own
 //! clock; no holder is refused by the user's own fenced table; epochs of a slot only rise; no daemon or singleton works at two, and no
 //! timer's period is fired twice. After the faults everything is held once again, by its owner, and all workers agree; if the checks of all
@@ -129,7 +129,7 @@ fn known_mistakes_are_found() {
         (Mistake::ReleaseBeforeDrain, 0, "two holders"),
         (Mistake::EpochPerMember, 0, "is held under epoch"),
         (Mistake::UndoByIncarnation, 0, "two holders"),
-        (Mistake::LookOnce, 320, "not settled"),
+        (Mistake::ReadOnce, 320, "not settled"),
         (Mistake::NeverReclaims, 0, "not settled"),
     ];
     for (mistake, from, shown_by) in mistakes {

@@ -11,12 +11,12 @@ use crate::worker::{TTL, Worker};
 
 /// For leaving, and for joining and taking back what was its own.
 const WITHIN: Duration = Duration::from_secs(7);
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const POLL_EVERY: Duration = Duration::from_millis(100);
 
 impl Life {
     /// A member leaves in good order and comes back. Where members that are away keep their places, the others hold the same as before
     /// all the time, none takes what the leaver held, and in the end the leaver holds all of it again. While versions differ, some of it
-    /// may go elsewhere, as without a grace: then the only rule is that nothing has two holders.
+    /// may go elsewhere, as without a rejoin grace: then the only rule is that nothing has two holders.
     pub(crate) async fn one_is_restarted(&mut self) -> Result<(), String> {
         let staying: Vec<_> = (0..self.workers.len()).filter(|number| self.workers[*number].stays()).collect();
         if self.group.policy.rejoin_grace.is_zero() || staying.len() < 2 {
@@ -78,7 +78,7 @@ impl Life {
             if waited > WITHIN {
                 return Err(format!("a worker that was restarted in good order is not {what} after {waited:?}: {}", self.summary()));
             }
-            self.passes(LOOK_EVERY).await?;
+            self.passes(POLL_EVERY).await?;
         }
         Ok(())
     }

@@ -24,9 +24,9 @@ use crate::clocks::OwnClock;
 pub(crate) enum Cut {
     Nowhere,
     Requests,
-    /// Answers and news of watches.
+    /// Answers and events of watches.
     Answers,
-    /// Readings of the group and news of watches, while writes are answered: a cluster may elect the one without the other.
+    /// Readings of the group and events of watches, while writes are answered: a cluster may elect the one without the other.
     Readings,
 }
 
@@ -115,9 +115,13 @@ impl Wire {
         answered.await.unwrap_or_else(|_| Err(Error::new(ErrorKind::Unavailable, "call", "the simulation is over")))
     }
 
-    fn news<T: Send + 'static>(&self, news: BoxStream<'static, Result<T>>, own: fn(T, &OwnClock) -> T) -> BoxStream<'static, Result<T>> {
+    fn events<T: Send + 'static>(
+        &self,
+        events: BoxStream<'static, Result<T>>,
+        own: fn(T, &OwnClock) -> T,
+    ) -> BoxStream<'static, Result<T>> {
         let (cut, clock) = (Arc::clone(&self.cut), self.clock.clone());
-        let delayed = news.then(move |event| {
+        let delayed = events.then(move |event| {
             let (cut, clock) = (Arc::clone(&cut), clock.clone());
             async move {
                 cut.passes_all(&[Cut::Answers, Cut::Readings]).await;
@@ -156,9 +160,9 @@ impl Discovery for Wire {
         self.call(&self.inner, |by| async move { by.deregister(&record_id).await }).await
     }
 
-    async fn step_away(&self, registration: &Registration, grace: Duration) -> Result<()> {
+    async fn step_away(&self, registration: &Registration, rejoin_grace: Duration) -> Result<()> {
         let registration = registration.clone();
-        self.call(&self.inner, move |by| async move { by.step_away(&registration, grace).await }).await
+        self.call(&self.inner, move |by| async move { by.step_away(&registration, rejoin_grace).await }).await
     }
 
     async fn members(&self, group: &GroupName) -> Result<ViewSnapshot> {
@@ -170,7 +174,7 @@ impl Discovery for Wire {
     }
 
     fn watch(&self, group: &GroupName, prove_every: Duration) -> WatchStream {
-        self.news(self.inner.watch(group, prove_every), |event, clock| match event {
+        self.events(self.inner.watch(group, prove_every), |event, clock| match event {
             WatchEvent::View(ViewSnapshot { view, proven }) => WatchEvent::View(ViewSnapshot { view, proven: clock.shows(proven) }),
             WatchEvent::Proven(at) => WatchEvent::Proven(clock.shows(at)),
             other => other,
@@ -217,7 +221,7 @@ impl Claims for Wire {
     }
 
     fn watch_claims(&self, group: &GroupName, prove_every: Duration) -> ClaimsStream {
-        self.news(self.inner.watch_claims(group, prove_every), |event, clock| match event {
+        self.events(self.inner.watch_claims(group, prove_every), |event, clock| match event {
             ClaimsEvent::All { claims, proven } => ClaimsEvent::All { claims, proven: clock.shows(proven) },
             ClaimsEvent::Changed { changes, proven } => ClaimsEvent::Changed { changes, proven: clock.shows(proven) },
             ClaimsEvent::Proven(at) => ClaimsEvent::Proven(clock.shows(at)),

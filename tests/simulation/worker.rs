@@ -265,7 +265,7 @@ impl Worker {
     }
 
     /// The fences of work that may not go on any more.
-    pub(crate) fn ghosts(&self) -> impl Iterator<Item = Fence> + '_ {
+    pub(crate) fn stale_fences(&self) -> impl Iterator<Item = Fence> + '_ {
         self.guards.iter().filter(|guard| !guard.is_held()).filter_map(Guard::fence)
     }
 

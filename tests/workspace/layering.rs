@@ -17,7 +17,7 @@ const MAY_USE: [(&str, &[&str]); 14] = [
     ("backends/*", &["shardwise-core", "shardwise-discovery", "shardwise-testkit"]),
     // Reads files and variables by a table of keys; knows no policy, no backend and no outbox.
     ("shardwise-settings", &["shardwise-core", "shardwise-discovery"]),
-    // Fencing in its tests only: the tables that refuse ghosts.
+    // Fencing in its tests only: the tables that refuse stale writers.
     ("shardwise", &["shardwise-core", "shardwise-discovery", "shardwise-settings", "backends/*", "shardwise-fencing", "shardwise-testkit"]),
     // Writes in the user's own database; the names and epochs are the core's.
     ("shardwise-fencing", &["shardwise-core", "shardwise-testkit"]),
@@ -142,7 +142,7 @@ fn without_features_the_library_brings_no_sql_tls_or_http() {
 }
 
 #[test]
-fn the_same_look_finds_sql_where_it_is() {
+fn the_same_check_finds_sql_where_it_is() {
     assert!(!unwanted(tree("shardwise", &["--features", "local"])).is_empty());
 }
 

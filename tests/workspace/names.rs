@@ -18,7 +18,7 @@ const SHARED: [(&str, &str); 5] = [
 ];
 
 /// Parts of a path that mark code which is not built into what users get.
-const NOT_LOOKED_AT: [&str; 4] = ["target", "tests", "benches", "clients"];
+const NOT_CHECKED: [&str; 4] = ["target", "tests", "benches", "clients"];
 
 /// Where a type is declared.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,7 +39,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     entries.sort();
     for path in entries {
         let name = path.file_name().unwrap().to_string_lossy();
-        if path.is_dir() && !name.starts_with('.') && !NOT_LOOKED_AT.contains(&&*name) {
+        if path.is_dir() && !name.starts_with('.') && !NOT_CHECKED.contains(&&*name) {
             sources(&path, found);
         } else if path.is_file() && name.ends_with(".rs") && !name.ends_with("tests.rs") && !is_stand_in(&name) && name != "build.rs" {
             found.push(path);

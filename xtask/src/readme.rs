@@ -32,7 +32,7 @@ use crate::servers;
 const BLOCK_LIMIT: Duration = Duration::from_mins(20);
 /// For a program to end after Ctrl-C.
 const END_LIMIT: Duration = Duration::from_secs(30);
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const POLL_EVERY: Duration = Duration::from_millis(100);
 /// For Cargo in the folder of a page. The pages are about what the commands do, and the hashing of a demo is fast enough unoptimised.
 const CARGO_CONFIG: &str = "[profile.dev.package.shardwise-core]\nopt-level = 0\n";
 /// Where the pages say that the project is; the clone comes from this checkout.
@@ -138,15 +138,15 @@ impl Terminal {
         killpg(Pid::from_raw(group), signal)
     }
 
-    /// Looks at it until this answers something, or until the limit.
-    fn until<T>(&mut self, limit: Duration, look: impl Fn(&Self, Option<ExitStatus>) -> Option<T>) -> std::io::Result<Option<T>> {
+    /// Checks it until this answers something, or until the limit.
+    fn until<T>(&mut self, limit: Duration, check: impl Fn(&Self, Option<ExitStatus>) -> Option<T>) -> std::io::Result<Option<T>> {
         let begun = Instant::now();
         while begun.elapsed() < limit {
             let ended = self.child.try_wait()?;
-            if let Some(seen) = look(self, ended) {
+            if let Some(seen) = check(self, ended) {
                 return Ok(Some(seen));
             }
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(POLL_EVERY);
         }
         Ok(None)
     }
@@ -293,10 +293,10 @@ impl<'a> PageRun<'a> {
         command.process_group(0);
         let is_server = matches!(block.used, BlockUse::Server(_));
         let mut terminal = Terminal { line: block.line, is_server, child: command.spawn().map_err(failed)?, output };
-        let look = |terminal: &Terminal, ended: Option<ExitStatus>| {
+        let check = |terminal: &Terminal, ended: Option<ExitStatus>| {
             if terminal.output().contains(until) { Some(true) } else { ended.map(|_| false) }
         };
-        match terminal.until(BLOCK_LIMIT, look).map_err(failed)? {
+        match terminal.until(BLOCK_LIMIT, check).map_err(failed)? {
             Some(true) => Ok(terminal),
             _ => Err(self.failed(block.line, format_args!("{until:?} is not in its output: {}", terminal.output()))),
         }

@@ -55,14 +55,14 @@ pub(crate) const OUTBOX: Simulation = Simulation {
 pub(crate) const SILENCE: Simulation = Simulation {
     section: "simulate silence",
     package: &["--package", "shardwise-discovery", "--test", "silence"],
-    test: "living_members_are_not_buried_and_dead_ones_are",
+    test: "living_members_are_not_evicted_and_dead_ones_are",
     optimised: (WRITTEN_FROM, "profile.dev.package.shardwise-discovery.opt-level=3"),
     what: "the life of a group of four to seven members, one in ten of up to 16, each with its own observer \
            (`crates/discovery/src/silence`), over a model of a store that ends no lease, on simulated time with a TTL of 3 s and clocks up \
-           to 0.5 % off; in half of them with lists, in the others with news that are pushed: late and lost calls and answers, calls \
+           to 0.5 % off; in half of them with lists, in the others with events that are pushed: late and lost calls and answers, calls \
            carried out after their caller gave up, stops, kills, cuts in one direction or both, outages of up to three TTLs, lost records, \
-           jumps of the store's wall clock. No member was buried while its lease was valid, or because of an outage of the store alone, \
-           no claim had two holders, and each killed member was buried in time.",
+           jumps of the store's wall clock. No member was evicted while its lease was valid, or because of an outage of the store alone, \
+           no claim had two holders, and each killed member was evicted in time.",
 };
 
 /// Kinds of faults of calls and watches, in the words of the table.

@@ -83,9 +83,9 @@ impl Discovery for ConsulBackend {
         answer.map_err(|failure| failure.during("deregister"))
     }
 
-    async fn step_away(&self, registration: &Registration, grace: Duration) -> Result<()> {
+    async fn step_away(&self, registration: &Registration, rejoin_grace: Duration) -> Result<()> {
         let (registrar, registration) = (Arc::clone(&self.registrar), registration.clone());
-        let answer = to_the_end(|caller| async move { registrar.step_away(&registration, grace, &caller).await }).await;
+        let answer = to_the_end(|caller| async move { registrar.step_away(&registration, rejoin_grace, &caller).await }).await;
         answer.map_err(|failure| failure.during("step_away"))
     }
 

@@ -24,10 +24,10 @@ use crate::registrar::Registrar;
 /// The longest and the shortest wait of a blocking query.
 const WAIT_LONGEST: Duration = Duration::from_secs(30);
 const WAIT_SHORTEST: Duration = Duration::from_millis(20);
-/// So many looks may follow each other at once; after that there is one per pause. So a group that changes all the time is read in steps,
+/// So many polls may follow each other at once; after that there is one per pause. So a group that changes all the time is read in steps,
 /// and one that changes rarely at once.
 const BURST: u32 = 20;
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+const POLL_EVERY: Duration = Duration::from_millis(10);
 /// What a failure says it was doing.
 const READING_CLAIMS: &str = "reading claims";
 
@@ -61,13 +61,13 @@ impl<Q> IndexReader<Q> {
 
     async fn turn(&mut self) {
         sleep_until(self.due).await;
-        self.due = self.due.max(a_burst_ago()) + LOOK_EVERY;
+        self.due = self.due.max(a_burst_ago()) + POLL_EVERY;
     }
 }
 
 fn a_burst_ago() -> Instant {
     let now = Instant::now();
-    now.checked_sub(LOOK_EVERY * BURST).unwrap_or(now)
+    now.checked_sub(POLL_EVERY * BURST).unwrap_or(now)
 }
 
 impl<Q: BlockingQuery> IndexReader<Q> {
@@ -80,7 +80,7 @@ impl<Q: BlockingQuery> IndexReader<Q> {
     }
 
     /// Waits for a change and reads the group if there may have been one.
-    async fn look(&mut self, feed: &Feed<Q::Shown>) -> Result<()> {
+    async fn poll(&mut self, feed: &Feed<Q::Shown>) -> Result<()> {
         if let (Some(known), Some(prove_every)) = (self.known, feed.pace()) {
             // Half of it, since what an answer proves is when its request began.
             let wait = (prove_every / 2).clamp(WAIT_SHORTEST, WAIT_LONGEST);
@@ -104,7 +104,7 @@ impl<Q: BlockingQuery> GroupReader<Q::Shown> for IndexReader<Q> {
 
     async fn next(&mut self, feed: &Feed<Q::Shown>) -> shardwise_discovery::Result<()> {
         self.turn().await;
-        self.look(feed).await.map_err(|failure| failure.during(Q::Shown::OPERATION))
+        self.poll(feed).await.map_err(|failure| failure.during(Q::Shown::OPERATION))
     }
 }
 

@@ -83,12 +83,12 @@ impl Registrar {
         caller: &Caller,
     ) -> Result<(LiveRegistration, Moment)> {
         let service = names::service_name(&record_id.group);
-        let look = async {
+        let read = async {
             self.client.sees_all_nodes().await?;
             let joined = self.joined(record_id, &service).await?.unwrap_or(lock.index);
             Ok((joined, self.free_service_id(record_id, &service).await?))
         };
-        let (joined, service_id) = caller.or_gone(self.while_held(lock, look)).await?;
+        let (joined, service_id) = caller.or_gone(self.while_held(lock, read)).await?;
         let change = self.next_change();
         let check = format!("{}{change}", names::check_prefix(record_id));
         let started = self.client.clock.now();
@@ -253,10 +253,10 @@ impl Registrar {
         self.under_lock(&record_id, caller, async |lock| self.while_held(lock, change).await).await
     }
 
-    /// Puts a record that says its member is away in the place of the living one. Its check lasts for the grace, and no one renews it. It
-    /// takes the place of the old one, with which the member's session ends; what it has locked is released before, or its lock delay
-    /// would hold it back.
-    pub(crate) async fn step_away(&self, registration: &Registration, grace: Duration, caller: &Caller) -> Result<()> {
+    /// Puts a record that says its member is away in the place of the living one. Its check lasts for the rejoin grace, and no one renews
+    /// it. It takes the place of the old one, with which the member's session ends; what it has locked is released before, or its lock
+    /// delay would hold it back.
+    pub(crate) async fn step_away(&self, registration: &Registration, rejoin_grace: Duration, caller: &Caller) -> Result<()> {
         let record_id = registration.record_id();
         let lost = |why| Failure::Lost { instance_id: record_id.instance_id.clone(), why };
         let Some(life) = self.registrations.get(&record_id) else {
@@ -265,7 +265,8 @@ impl Registrar {
         };
         let number = self.next_change();
         let check = format!("{}{number}", names::check_prefix(&record_id));
-        let away = LiveRegistration::new(life.service.clone(), life.service_id.clone(), check, life.joined, grace, self.client.clock.now());
+        let away =
+            LiveRegistration::new(life.service.clone(), life.service_id.clone(), check, life.joined, rejoin_grace, self.client.clock.now());
         let definition = away.registration(&registration.away_member(), number)?;
         let change = async {
             if !self.is_shown(&life).await? {

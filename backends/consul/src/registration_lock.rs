@@ -29,8 +29,8 @@ pub(crate) const HELD_FOR: Duration = Duration::from_secs(3);
 pub(crate) const VOID_AFTER: Duration = Duration::from_secs(10);
 /// How long one waits for a lock that is taken.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The longest pause before the next look.
-const LOOK_AGAIN: Duration = Duration::from_millis(15);
+/// The longest pause before the next poll.
+const POLL_PAUSE_MAX: Duration = Duration::from_millis(15);
 
 #[derive(Default)]
 pub(crate) struct RegistrationLocks {
@@ -68,7 +68,7 @@ impl RegistrationLocks {
             if caller.is_gone() {
                 return Err(Failure::GivenUp);
             }
-            // What the first look shows is tried in any case, however slow the way is.
+            // What the first poll shows is tried in any case, however slow the way is.
             if tries > 1 && client.clock.now() >= gives_up {
                 break;
             }
@@ -80,7 +80,7 @@ impl RegistrationLocks {
                 None => 0,
                 Some(held) if held.flags == by || self.is_void(&key, held.modify_index, client.clock.now()) => held.modify_index,
                 Some(_) => {
-                    tokio::time::sleep(jittered(LOOK_AGAIN)).await;
+                    tokio::time::sleep(jittered(POLL_PAUSE_MAX)).await;
                     0
                 }
             };

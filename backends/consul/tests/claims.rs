@@ -41,7 +41,7 @@ const CASES: [(&str, Case); 19] = cases!(
     claims_05_no_member_releases_what_is_not_theirs
     claims_06_the_watch_begins_with_everything
     claims_06_no_change_is_lost
-    claims_06_a_death_is_news
+    claims_06_a_death_is_reported
     claims_06_silence_is_proven
     claims_07_the_store_is_one_and_a_floor_lifts_its_epochs
     claims_08_thousands_in_one_call

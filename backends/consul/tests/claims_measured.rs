@@ -148,7 +148,7 @@ fn rounds(default: u32) -> u32 {
 // The machine is shared with other tests and the build is not optimised, so the limits are wide; what p99 has to be is measured by itself.
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slot_of_the_usual_circle_is_handed_over_within_milliseconds() {
+async fn a_slot_of_the_usual_ring_is_handed_over_within_milliseconds() {
     let lag = Lag::begin();
     assert!(handovers(1_024, rounds(40)).await < Duration::from_millis(300) + lag.allowance());
 }

@@ -98,7 +98,7 @@ async fn what_a_dead_member_held_is_held_back_and_then_free() {
     let freed = loop {
         let begun = clock.now();
         let answers = pair.ask(&pair.two, &pair.b.record_id(), &slots(0..200)).await;
-        // From the beginning of one look to the end of the next: no longer time is without a look.
+        // From the beginning of one reading to the end of the next: no longer time is without a reading.
         longest = longest.max(clock.now().since(last));
         last = begun;
         let kinds: BTreeSet<_> = answers.iter().map(|acquired| format!("{acquired:?}").split('(').next().unwrap().to_owned()).collect();
@@ -113,10 +113,10 @@ async fn what_a_dead_member_held_is_held_back_and_then_free() {
     seen.dedup();
     assert!(freed.since(grant.started) >= grant.ttl, "before the holder's deadline");
     assert_eq!(seen.first().map(String::as_str), Some("Held"), "{seen:?}");
-    // On a busy machine no look may fall into the lock delay.
+    // On a busy machine no reading may fall into the lock delay.
     assert!(
         seen.iter().any(|kind| kind == "NotYet") || longest >= ttl.saturating_sub(grant.ttl),
-        "{seen:?}, looks are at most {longest:?} apart"
+        "{seen:?}, readings are at most {longest:?} apart"
     );
 }
 

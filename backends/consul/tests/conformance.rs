@@ -98,8 +98,8 @@ mod two_agents {
         clause_08_a_silent_holder_is_waited_out
         clause_08_of_many_racing_for_one_id_one_wins
         clause_09_after_expiry_renewals_and_updates_are_lost
-        clause_12_a_member_that_steps_away_keeps_its_place_for_the_grace_and_no_longer
-        clause_12_stepping_away_and_coming_back_is_one_step
+        clause_12_an_away_member_keeps_its_place_for_the_rejoin_grace
+        clause_12_stepping_away_and_returning_are_one_step
         what_is_registered_is_what_is_seen
         later_joins_have_higher_numbers
     );

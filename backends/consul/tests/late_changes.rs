@@ -18,7 +18,7 @@ async fn passing(consul: &Consul) -> Value {
     consul.api("GET", "/v1/health/service/g?passing&consistent", None).await.unwrap()
 }
 
-/// The guard and the look before the change take one slow way each, and then the change itself is given up on its way.
+/// The guard and the read before the change take one slow way each, and then the change itself is given up on its way.
 #[tokio::test]
 async fn an_update_that_arrives_after_the_member_has_left_brings_no_member_back() {
     let consul = Consul::single().await.unwrap();
@@ -30,7 +30,7 @@ async fn an_update_that_arrives_after_the_member_has_left_brings_no_member_back(
     proxy.delay(Direction::ToServer, slowness);
     a.member.zone = Some("changed".into());
     let (updated, ()) = tokio::join!(backend.update(&a), async {
-        // The look is on its way, and what comes after it takes longer than anybody waits.
+        // The read is on its way, and what comes after it takes longer than anybody waits.
         sleep(slowness * 3 / 2).await;
         proxy.delay(Direction::ToServer, slowness * 4);
         // What is on its way stays slow; all that is sent from now on is quick.

@@ -100,7 +100,7 @@ async fn three_hundred_members_of_one_process_live_on_one_agent() {
         }
         took
     }));
-    let news = async {
+    let watching = async {
         // The agent syncs its own node's data at times of its choice: the same members at a later revision, a few times at most.
         // There are more than a thousand renewals.
         let mut later = 0;
@@ -108,12 +108,12 @@ async fn three_hundred_members_of_one_process_live_on_one_agent() {
             let WatchEvent::View(ViewSnapshot { view, .. }) = event.unwrap() else { continue };
             assert_eq!(view.members(), all.members(), "a renewal changes nobody");
             later += 1;
-            assert!(later <= 5, "a renewal is no news: revision {} after {}", view.revision(), all.revision());
+            assert!(later <= 5, "a renewal is no change: revision {} after {}", view.revision(), all.revision());
         }
     };
     let took = tokio::select! {
         took = renewing => took,
-        () = news => unreachable!("the watch goes on"),
+        () = watching => unreachable!("the watch goes on"),
     };
     show("renewal", took.into_iter().flatten().collect());
     let now = other.members(&group("g")).await.unwrap().view;

@@ -31,10 +31,10 @@ async fn back(backend: &ConsulBackend, registration: &Registration, within: Dura
     .await;
 }
 
-/// Reads news until one proves the view as of after that moment. Answers whether a view in between was without `id`.
+/// Reads events until one proves the view as of after that moment. Answers whether a view in between was without `id`.
 async fn proven_after(watch: &mut WatchStream, after: Moment, id: &str) -> bool {
     let mut seen_without = false;
-    let look = async {
+    let read = async {
         loop {
             let proven = match watch.next().await.unwrap() {
                 Ok(WatchEvent::View(snapshot)) => {
@@ -49,7 +49,7 @@ async fn proven_after(watch: &mut WatchStream, after: Moment, id: &str) -> bool 
             }
         }
     };
-    tokio::time::timeout(PATIENCE, look).await.unwrap_or_else(|_| panic!("the watch is not back within {PATIENCE:?}"));
+    tokio::time::timeout(PATIENCE, read).await.unwrap_or_else(|_| panic!("the watch is not back within {PATIENCE:?}"));
     seen_without
 }
 

@@ -94,7 +94,7 @@ async fn the_documented_policies_are_enough_for_claims() {
     let backend = holding(&consul, &documented_policy_of_claims()).await;
     let claimant = claimant("workers", "w1", 1, TTL);
     let mut watch = backend.watch_claims(&group("workers"), TTL / 3);
-    assert!(matches!(watch.next().await, Some(Ok(ClaimsEvent::All { claims, .. })) if claims.is_empty()), "no claims are news");
+    assert!(matches!(watch.next().await, Some(Ok(ClaimsEvent::All { claims, .. })) if claims.is_empty()), "an empty table is reported");
     backend.register(&claimant).await.unwrap();
     backend.renew(&claimant.record_id(), TTL).await.unwrap();
     let store = backend.claim_store(&group("workers"), 0).await.unwrap();

@@ -192,6 +192,6 @@ async fn a_busy_index_is_looked_at_in_steps() {
     let mut watch = open(&fake.address).watch(&group("g"), PROVE_EVERY);
     let second = tokio::time::timeout(Duration::from_secs(1), async { while watch.next().await.is_some() {} }).await;
     assert!(second.is_err(), "the watch goes on");
-    let looks = fake.asked("index=");
-    assert!((10..=130).contains(&looks), "{looks} looks in a second");
+    let polls = fake.asked("index=");
+    assert!((10..=130).contains(&polls), "{polls} polls in a second");
 }

@@ -25,7 +25,7 @@ use crate::records::{MemberTable, decode, encode, going_on, joining};
 use crate::revisions::Revisions;
 
 /// The shortest TTL that etcd grants with its default settings; shorter requests get this one.
-pub const TTL_LEAST: Duration = Duration::from_secs(2);
+pub const TTL_MIN: Duration = Duration::from_secs(2);
 
 /// How much later than its TTL a silent member may leave the view: etcd looks for ended leases every half second, then its members
 /// agree on it.
@@ -118,11 +118,11 @@ impl Discovery for EtcdBackend {
         answer.map_err(|failure| failure.during("deregister"))
     }
 
-    async fn step_away(&self, registration: &Registration, grace: Duration) -> Result<()> {
+    async fn step_away(&self, registration: &Registration, rejoin_grace: Duration) -> Result<()> {
         let record = encode(&registration.away_member()).map_err(|failure| failure.during("step_away"))?;
         let record_id = &registration.record_id();
         let (inner, record) = (&*self.inner, record.as_str());
-        let answer = inner.pool.call(|connection| async move { inner.step_away(&connection, record_id, record, grace).await }).await;
+        let answer = inner.pool.call(|connection| async move { inner.step_away(&connection, record_id, record, rejoin_grace).await }).await;
         answer.map_err(|failure| failure.during("step_away"))
     }
 
@@ -240,7 +240,7 @@ impl EtcdInner {
     }
 
     /// Moves the record to a separate lease that is not renewed; what is left under the former lease, such as claims, ends with it.
-    async fn step_away(&self, connection: &EtcdConnection, record_id: &RecordId, record: &str, grace: Duration) -> EtcdResult<()> {
+    async fn step_away(&self, connection: &EtcdConnection, record_id: &RecordId, record: &str, rejoin_grace: Duration) -> EtcdResult<()> {
         let keys = self.prefix.keys(record_id);
         for _ in 0..WRITE_TRIES {
             let own = match Self::there(record_id, connection.place(&keys).await?.0)? {
@@ -248,7 +248,7 @@ impl EtcdInner {
                 Some((own, _)) => own,
                 None => return Err(lost(record_id)),
             };
-            let (lease_id, _) = connection.grant(seconds(grace)).await?;
+            let (lease_id, _) = connection.grant(seconds(rejoin_grace)).await?;
             if connection.replace(&own, &going_on(record, &own), lease_id).await? {
                 return connection.revoke(own.lease).await;
             }

@@ -170,10 +170,10 @@ async fn greeting(mut server: impl AsyncRead + AsyncWrite + Unpin) -> io::Result
 
 /// Why a server hung up that has never answered, if it can be found: gRPC does not say, so it is asked in another way, once.
 pub(crate) async fn diagnose(endpoint: &Endpoint, files: &TlsFiles) -> Option<Failure> {
-    timeout(PROBE_LIMIT, look(endpoint, files)).await.ok().flatten()
+    timeout(PROBE_LIMIT, probe(endpoint, files)).await.ok().flatten()
 }
 
-async fn look(endpoint: &Endpoint, files: &TlsFiles) -> Option<Failure> {
+async fn probe(endpoint: &Endpoint, files: &TlsFiles) -> Option<Failure> {
     let name = || endpoint.to_string();
     // Only after the handshake does a server reject the client's certificate.
     match greeting(connect(endpoint, files, PROBE_LIMIT).await.ok()?).await {
@@ -192,6 +192,6 @@ async fn tcp(endpoint: &Endpoint) -> io::Result<TcpStream> {
 
 /// Whether the server speaks HTTP/2 without TLS.
 async fn speaks_plainly(endpoint: &Endpoint) -> bool {
-    let look = async { greeting(tcp(endpoint).await?).await };
-    matches!(timeout(PROBE_LIMIT, look).await, Ok(Ok(ProbeReply::Http2 | ProbeReply::Http1)))
+    let probe = async { greeting(tcp(endpoint).await?).await };
+    matches!(timeout(PROBE_LIMIT, probe).await, Ok(Ok(ProbeReply::Http2 | ProbeReply::Http1)))
 }

@@ -23,7 +23,7 @@ mod pool;
 mod records;
 mod revisions;
 
-pub use backend::{EtcdBackend, TTL_LEAST};
+pub use backend::{EtcdBackend, TTL_MIN};
 pub use config::{ENDPOINT_DEFAULT, ENDPOINTS_MAX, EtcdConfig, PREFIX_DEFAULT};
 pub use kind::BACKEND;
 pub use mirror::{GROUPS_MAX, WATCHERS_MAX};

@@ -97,7 +97,7 @@ impl<M: Mirror> GroupReader<M::Shown> for MirrorReader<M> {
 
     async fn next(&mut self, feed: &Feed<M::Shown>) -> Result<()> {
         let answer = match &mut self.watch {
-            Some(watch) => watch.news(feed).await,
+            Some(watch) => watch.take_changes(feed).await,
             None => self.list(feed).await,
         };
         self.settled(answer, feed).await
@@ -149,7 +149,7 @@ impl<S: Mirror> MirrorWatch<S> {
     }
 
     /// Waits for the watch's next event and applies it. Cancel-safe.
-    async fn news(&mut self, feed: &Feed<S::Shown>) -> EtcdResult<()> {
+    async fn take_changes(&mut self, feed: &Feed<S::Shown>) -> EtcdResult<()> {
         let message = self.stream.message().await;
         self.take(message)?;
         // Messages that have arrived in the meantime are shown together.
@@ -200,7 +200,7 @@ impl<S: Mirror> MirrorWatch<S> {
         let target = loop {
             tokio::select! {
                 revision = &mut read => break revision?,
-                news = self.news(feed) => news?,
+                taken = self.take_changes(feed) => taken?,
             }
         };
         self.inner.revisions.report(before, target)?;
@@ -212,7 +212,7 @@ impl<S: Mirror> MirrorWatch<S> {
             let again = Instant::now() + ASK_AGAIN;
             while self.seen < target {
                 tokio::select! {
-                    news = self.news(feed) => news?,
+                    taken = self.take_changes(feed) => taken?,
                     () = sleep_until(again) => break,
                 }
             }

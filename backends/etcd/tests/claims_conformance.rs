@@ -7,7 +7,7 @@ mod common;
 
 use async_trait::async_trait;
 use common::{backend, members_with_passwords, scope_of, waited_for};
-use shardwise_backend_etcd::TTL_LEAST;
+use shardwise_backend_etcd::TTL_MIN;
 use shardwise_discovery::conformance::{Fixture, Scope};
 use shardwise_testkit::Etcd;
 use tokio::sync::OnceCell;
@@ -24,7 +24,7 @@ mod one_server {
         async fn scope(&self) -> Scope {
             let server = waited_for(SHARED.get_or_try_init(Etcd::single)).expect("an etcd server");
             let backend = || backend(&[server.address()]);
-            scope_of((backend(), backend()), TTL_LEAST)
+            scope_of((backend(), backend()), TTL_MIN)
         }
     }
 
@@ -40,7 +40,7 @@ mod three_servers_with_passwords {
     #[async_trait]
     impl Fixture for OneCluster {
         async fn scope(&self) -> Scope {
-            scope_of(waited_for(members_with_passwords()), TTL_LEAST)
+            scope_of(waited_for(members_with_passwords()), TTL_MIN)
         }
     }
 

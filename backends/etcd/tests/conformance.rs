@@ -7,7 +7,7 @@ mod common;
 
 use async_trait::async_trait;
 use common::{backend, scope_of, waited_for};
-use shardwise_backend_etcd::TTL_LEAST;
+use shardwise_backend_etcd::TTL_MIN;
 use shardwise_discovery::conformance::{Fixture, Scope};
 use shardwise_testkit::Etcd;
 use tokio::sync::OnceCell;
@@ -20,13 +20,13 @@ impl Fixture for OneServer {
         static SHARED: OnceCell<Etcd> = OnceCell::const_new();
         let server = waited_for(SHARED.get_or_try_init(Etcd::single)).expect("an etcd server");
         let backend = || backend(&[server.address()]);
-        scope_of((backend(), backend()), TTL_LEAST)
+        scope_of((backend(), backend()), TTL_MIN)
     }
 
     async fn quiet_scope(&self) -> Scope {
         let server = waited_for(Etcd::single()).expect("an etcd server");
         let backend = || backend(&[server.address()]);
-        let scope = scope_of((backend(), backend()), TTL_LEAST);
+        let scope = scope_of((backend(), backend()), TTL_MIN);
         Scope { guard: Box::new(server), ..scope }
     }
 }

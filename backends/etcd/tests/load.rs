@@ -84,7 +84,7 @@ async fn a_thousand_members_of_one_process_share_a_connection_and_stay() {
         used / seconds / MEMBERS as f64 * 1e6,
     );
     reading.iter().for_each(JoinHandle::abort);
-    assert_eq!(views.load(Ordering::Relaxed), 0, "nobody came, nobody left, and renewing is no news");
+    assert_eq!(views.load(Ordering::Relaxed), 0, "nobody came, nobody left, and renewing is no change");
     assert!(members.iter().all(|member| !member.is_finished()), "all have renewed in time");
     assert_eq!(backend.members(&group()).await.unwrap().view.members().len() as u64, MEMBERS);
     assert_eq!(proxy.accepted(), 1, "one connection");

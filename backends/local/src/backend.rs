@@ -116,12 +116,12 @@ impl Discovery for LocalBackend {
         self.change("deregister", |store| async move { Ok(store.delete(record_id).await?) }).await
     }
 
-    async fn step_away(&self, registration: &Registration, grace: Duration) -> Result<()> {
+    async fn step_away(&self, registration: &Registration, rejoin_grace: Duration) -> Result<()> {
         let record = encode("step_away", &registration.away_member())?;
         let record_id = &registration.record_id();
         let step_away = |store: Arc<OpenStore>| async move {
             let now = store.clock.now();
-            present(record_id, store.step_away(record_id, &record, now, now.plus(grace)).await?)
+            present(record_id, store.step_away(record_id, &record, now, now.plus(rejoin_grace)).await?)
         };
         self.change("step_away", step_away).await
     }

@@ -182,7 +182,12 @@ impl OpenStore {
 
     /// Deletes the group's dead records, and with them their claims. Answers when to look again: when the next of the living ends, unless
     /// it is renewed.
-    pub(crate) async fn bury(&self, connection: &mut SqliteConnection, group: &GroupName, now: Moment) -> sqlx::Result<Option<Moment>> {
+    pub(crate) async fn delete_dead(
+        &self,
+        connection: &mut SqliteConnection,
+        group: &GroupName,
+        now: Moment,
+    ) -> sqlx::Result<Option<Moment>> {
         let (mut next, mut dead) = self.ends(connection, group, now).await?;
         if dead && self.reap(group, now).await {
             (next, dead) = self.ends(connection, group, now).await?;

@@ -41,7 +41,7 @@ pub(crate) const SCRIPTS: [&str; 3] = [
 ];
 
 /// One statement, since another process may be making the file right now.
-const LOOK: &str = "SELECT (SELECT application_id FROM pragma_application_id), (SELECT user_version FROM pragma_user_version),
+const INSPECT: &str = "SELECT (SELECT application_id FROM pragma_application_id), (SELECT user_version FROM pragma_user_version),
     (SELECT count(*) FROM sqlite_schema), EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'claim'),
     EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'note')";
 const STORE_ID: &str = "SELECT store_id FROM store";
@@ -51,7 +51,7 @@ const LIFT_GROUPS: &str = "UPDATE member_group SET revision = (SELECT counter FR
 
 /// For the test of their plans.
 #[cfg(test)]
-pub(crate) const STATEMENTS: &[&str] = &[LOOK, STORE_ID, LIFT, LIFT_GROUPS];
+pub(crate) const STATEMENTS: &[&str] = &[INSPECT, STORE_ID, LIFT, LIFT_GROUPS];
 
 /// The way to the file: opens it on first use, again after a failure, and anew when it was replaced.
 pub(crate) struct Client {
@@ -198,7 +198,7 @@ impl Client {
     async fn open_schema(&self, writer: &SqlitePool) -> Result<String, Failure> {
         let (highest, last_id) = (self.known(), self.last_id.lock().unwrap_or_else(PoisonError::into_inner).clone());
         let mut connection = writer.acquire().await?;
-        let seen = self.look(&mut connection).await?;
+        let seen = self.inspect(&mut connection).await?;
         self.switch_to_wal(&mut connection).await?;
         if seen < SCRIPTS.len() || highest > 0 {
             // The only transaction of several statements: the first worker that uses a file runs it, and the others wait. If it fails, the
@@ -219,9 +219,9 @@ impl Client {
     }
 
     /// How many of [`SCRIPTS`] the file has seen. Read-only: another program's file is left unchanged.
-    async fn look(&self, connection: &mut SqliteConnection) -> Result<usize, Failure> {
+    async fn inspect(&self, connection: &mut SqliteConnection) -> Result<usize, Failure> {
         let (application, version, objects, claims, notes): (i64, i64, i64, bool, bool) =
-            sqlx::query_as(LOOK).fetch_one(connection).await?;
+            sqlx::query_as(INSPECT).fetch_one(connection).await?;
         match (application, version, objects) {
             (0, 0, 0) => Ok(0),
             (APPLICATION_ID, 1..=SCHEMA_VERSION, _) if !claims => Ok(1),
@@ -256,7 +256,7 @@ impl Client {
 
     /// Runs the scripts that the file has not seen. Inside a transaction, so another process may have been faster but never halfway.
     async fn migrate(&self, connection: &mut SqliteConnection) -> Result<(), Failure> {
-        let seen = self.look(connection).await?;
+        let seen = self.inspect(connection).await?;
         for script in SCRIPTS.into_iter().skip(seen) {
             sqlx::raw_sql(script).execute(&mut *connection).await?;
         }

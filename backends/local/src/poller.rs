@@ -1,6 +1,6 @@
 //! Following groups by polling the file.
 //!
-//! SQLite announces no changes to other processes, so this module looks. One look is one `PRAGMA data_version`, which touches shared memory
+//! SQLite announces no changes to other processes, so this module polls. One poll is one `PRAGMA data_version`, which touches shared memory
 //! only; rows are read when the group's revision has risen or a record expires. All groups of a backend take turns at one connection, and
 //! what one of them has found out serves the others.
 
@@ -20,11 +20,11 @@ use crate::error::Failure;
 use crate::open_store::OpenStore;
 
 /// How often the file is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(25);
-/// For how long one look serves all groups.
-const LOOK_LASTS: Duration = Duration::from_millis(5);
-/// How long one look may take, with waiting for the connection.
-const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
+const POLL_EVERY: Duration = Duration::from_millis(25);
+/// For how long one poll serves all groups.
+const POLL_LASTS: Duration = Duration::from_millis(5);
+/// How long one poll may take, with waiting for the connection.
+const POLL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The most watches that one [`LocalBackend`](crate::LocalBackend) and its clones serve at a time.
 pub const WATCHERS_MAX: usize = 16_384;
@@ -64,21 +64,21 @@ pub(crate) struct Poller {
     link: StdMutex<Weak<Mutex<Option<PollerConnection>>>>,
 }
 
-/// A connection for looks alone, and what the last one found.
+/// A connection for polls alone, and what the last one found.
 pub(crate) struct PollerConnection {
     store: Arc<OpenStore>,
     connection: SqliteConnection,
     opened: Instant,
-    last: Option<Look>,
+    last: Option<PollReading>,
 }
 
-/// One look at the file.
+/// One reading of the file.
 #[derive(Clone, Copy)]
-struct Look {
+struct PollReading {
     begun: Instant,
     /// Before the request.
     now: Moment,
-    /// It differs from that of another look if the file may have changed in between: the connection, and what it counts.
+    /// It differs from that of another reading if the file may have changed in between: the connection, and what it counts.
     version: (Instant, i64),
 }
 
@@ -87,7 +87,7 @@ impl Poller {
         Self { client, written: watch::Sender::new(()), link: StdMutex::default() }
     }
 
-    /// Has all groups looked at now.
+    /// Has all groups polled now.
     pub(crate) fn wake(&self) {
         self.written.send_replace(());
     }
@@ -104,8 +104,8 @@ impl Poller {
 }
 
 impl PollerConnection {
-    /// The last look if it is younger than `oldest`, or a new one.
-    async fn look(&mut self, client: &Client, oldest: Instant) -> Result<Look, Failure> {
+    /// The last reading if it is younger than `oldest`, or a new one.
+    async fn poll(&mut self, client: &Client, oldest: Instant) -> Result<PollReading, Failure> {
         if let Some(last) = self.last.filter(|last| last.begun >= oldest) {
             return Ok(last);
         }
@@ -113,7 +113,7 @@ impl PollerConnection {
         // A number that differs from the last one on this connection if another connection has written since.
         let version = sqlx::query_scalar("PRAGMA data_version").fetch_one(&mut self.connection).await;
         let version = (self.opened, client.settle(&self.store, version)?);
-        Ok(*self.last.insert(Look { begun, now, version }))
+        Ok(*self.last.insert(PollReading { begun, now, version }))
     }
 }
 
@@ -134,14 +134,14 @@ impl<P: PolledGroup> PollingReader<P> {
         Self { written: poller.written.subscribe(), link: poller.link(), poller, polled: P::default(), seen: None, next_end: None }
     }
 
-    async fn look(&mut self, feed: &Feed<P::Shown>, oldest: Instant) -> shardwise_discovery::Result<()> {
-        let answer = timeout(LOOK_TIMEOUT, self.look_at(feed, oldest)).await;
+    async fn poll(&mut self, feed: &Feed<P::Shown>, oldest: Instant) -> shardwise_discovery::Result<()> {
+        let answer = timeout(POLL_TIMEOUT, self.poll_file(feed, oldest)).await;
         let path = &self.poller.client.path;
-        let late = || Failure::TimedOut { path: path.clone(), after: LOOK_TIMEOUT };
+        let late = || Failure::TimedOut { path: path.clone(), after: POLL_TIMEOUT };
         answer.unwrap_or_else(|_| Err(late())).map_err(|failure| failure.during(P::Shown::OPERATION, path))
     }
 
-    async fn look_at(&mut self, feed: &Feed<P::Shown>, oldest: Instant) -> Result<(), Failure> {
+    async fn poll_file(&mut self, feed: &Feed<P::Shown>, oldest: Instant) -> Result<(), Failure> {
         let (client, group) = (&*self.poller.client, feed.group());
         let mut link = self.link.lock().await;
         if link.is_none() && client.is_unmade() {
@@ -157,17 +157,17 @@ impl<P: PolledGroup> PollingReader<P> {
             }
         };
         let read = async {
-            let look = connection.look(client, oldest).await?;
-            let expiring = self.next_end.is_some_and(|end| end <= look.now);
+            let reading = connection.poll(client, oldest).await?;
+            let expiring = self.next_end.is_some_and(|end| end <= reading.now);
             let mut shown = None;
-            if expiring || self.seen != Some(look.version) {
-                let answer = self.polled.read(client, connection, group, self.next_end, look.now).await;
+            if expiring || self.seen != Some(reading.version) {
+                let answer = self.polled.read(client, connection, group, self.next_end, reading.now).await;
                 if let Some((read, next_end)) = client.settle(&connection.store, answer)? {
                     (shown, self.next_end) = (Some(read), next_end);
                 }
-                self.seen = Some(look.version);
+                self.seen = Some(reading.version);
             }
-            show::<P>(feed, shown, look.now);
+            show::<P>(feed, shown, reading.now);
             Ok(())
         };
         let answer = read.await;
@@ -183,21 +183,21 @@ impl<P: PolledGroup> GroupReader<P::Shown> for PollingReader<P> {
 
     async fn open(&mut self, feed: &Feed<P::Shown>) -> shardwise_discovery::Result<()> {
         (self.polled, self.seen, self.next_end) = (P::default(), None, None);
-        self.look(feed, Instant::now()).await
+        self.poll(feed, Instant::now()).await
     }
 
     async fn next(&mut self, feed: &Feed<P::Shown>) -> shardwise_discovery::Result<()> {
-        let wait = self.next_end.map_or(LOOK_EVERY, |end| end.since(self.poller.client.clock.now()));
+        let wait = self.next_end.map_or(POLL_EVERY, |end| end.since(self.poller.client.clock.now()));
         // A stopped clock must not make this spin.
-        let wait = wait.clamp(Duration::from_millis(1), LOOK_EVERY);
+        let wait = wait.clamp(Duration::from_millis(1), POLL_EVERY);
         let woken = timeout(wait, self.written.changed()).await.is_ok();
         let now = Instant::now();
-        let oldest = if woken || wait < LOOK_EVERY { now } else { now.checked_sub(LOOK_LASTS).unwrap_or(now) };
-        self.look(feed, oldest).await
+        let oldest = if woken || wait < POLL_EVERY { now } else { now.checked_sub(POLL_LASTS).unwrap_or(now) };
+        self.poll(feed, oldest).await
     }
 
     async fn prove(&mut self, feed: &Feed<P::Shown>) -> shardwise_discovery::Result<()> {
-        self.look(feed, Instant::now()).await
+        self.poll(feed, Instant::now()).await
     }
 }
 
@@ -242,7 +242,7 @@ impl PolledGroup for PolledMembers {
     }
 
     fn is_same(shown: &View, read: &View) -> bool {
-        // The revision of an empty group rises with changes to other groups; that is no news.
+        // The revision of an empty group rises with changes to other groups; that is no change.
         shown.members() == read.members() && (shown.revision() == read.revision() || read.members().is_empty())
     }
 }
@@ -284,7 +284,7 @@ impl PolledGroup for PolledClaims {
         client.check(store, &at, highest)?;
         let same_records = known.is_some_and(|known| known.revision == at.revision) && next_end.is_none_or(|end| now < end);
         if !same_records {
-            next_end = store.bury(connection, group, now).await?;
+            next_end = store.delete_dead(connection, group, now).await?;
             (at, mark) = store.claims_mark(connection, group).await?;
         }
         let table = if let Some(known) = known.filter(|known| known.mark == mark) {

@@ -259,6 +259,6 @@ mod tests {
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
         assert_eq!((mode(&path), mode(path.parent().unwrap()), mode(&scratch.path().join("one"))), (0o600, 0o700, 0o700));
         assert!(is_new);
-        assert_eq!(prepare(&path).unwrap(), (first, false), "a second look finds the same file");
+        assert_eq!(prepare(&path).unwrap(), (first, false), "a second call finds the same file");
     }
 }

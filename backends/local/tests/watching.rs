@@ -79,7 +79,7 @@ async fn proofs_come_as_often_as_asked_for_while_others_renew() {
     for _ in 0..10 {
         backend.renew(&a.record_id(), TTL).await.unwrap();
         let event = tokio::time::timeout(PATIENCE, watch.next()).await.expect("a proof in time");
-        let Some(Ok(WatchEvent::Proven(proven))) = event else { panic!("renewals are no news, got {event:?}") };
+        let Some(Ok(WatchEvent::Proven(proven))) = event else { panic!("renewals are no changes, got {event:?}") };
         if let Some(last) = last {
             assert!(proven.since(last) >= every, "{proven:?} after {last:?}");
         }
@@ -88,7 +88,7 @@ async fn proofs_come_as_often_as_asked_for_while_others_renew() {
 }
 
 #[tokio::test]
-async fn changes_to_other_groups_are_no_news() {
+async fn changes_to_other_groups_are_not_reported() {
     let scratch = Scratch::new();
     let backend = scratch.backend();
     backend.register(&registration("a", 1, TTL)).await.unwrap();

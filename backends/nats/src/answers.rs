@@ -11,7 +11,7 @@ const UNANSWERED_MAX: Duration = Duration::from_secs(10);
 /// The same for a connection over which none has come yet.
 const FIRST_ANSWER_MAX: Duration = Duration::from_secs(2);
 /// A request that its caller gave up sooner says nothing.
-const GIVEN_UP_LEAST: Duration = Duration::from_millis(250);
+const GIVEN_UP_MIN: Duration = Duration::from_millis(250);
 
 /// How the requests over one connection went.
 #[derive(Debug, Default)]
@@ -78,7 +78,7 @@ impl AwaitedAnswer<'_> {
 impl Drop for AwaitedAnswer<'_> {
     fn drop(&mut self) {
         let now = Instant::now();
-        if self.is_open && now.saturating_duration_since(self.asked) >= GIVEN_UP_LEAST {
+        if self.is_open && now.saturating_duration_since(self.asked) >= GIVEN_UP_MIN {
             self.log.unanswered(self.asked, now);
         }
     }

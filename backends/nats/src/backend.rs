@@ -85,8 +85,8 @@ impl Discovery for NatsBackend {
         self.handle.deregister(record_id).await.map_err(self.handle.during("deregister"))
     }
 
-    async fn step_away(&self, registration: &Registration, grace: Duration) -> Result<()> {
-        self.handle.step_away(registration, grace).await.map_err(self.handle.during("step_away"))
+    async fn step_away(&self, registration: &Registration, rejoin_grace: Duration) -> Result<()> {
+        self.handle.step_away(registration, rejoin_grace).await.map_err(self.handle.during("step_away"))
     }
 
     async fn members(&self, group: &GroupName) -> Result<ViewSnapshot> {

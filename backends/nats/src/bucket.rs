@@ -7,7 +7,7 @@ use crate::jetstream::{self, StreamInfo, StreamSettings};
 use crate::names::Bucket;
 
 /// The oldest server for exclusive ownership: elections of older ones have lost acknowledged messages.
-const EXCLUSIVE_LEAST: ServerVersion = ServerVersion(2, 12, 3);
+const EXCLUSIVE_MIN: ServerVersion = ServerVersion(2, 12, 3);
 /// The replicas of a bucket that is made in a cluster.
 const REPLICAS_DEFAULT: usize = 3;
 
@@ -71,7 +71,7 @@ fn wrong(settings: &StreamSettings, subjects: &str, is_clustered: bool) -> Optio
 
 /// Refuses exclusive ownership where servers or bucket cannot promise it.
 pub(crate) fn allow_exclusive(version: ServerVersion, sync_interval: SyncInterval) -> NatsResult<()> {
-    if version < EXCLUSIVE_LEAST {
+    if version < EXCLUSIVE_MIN {
         let ServerVersion(major, minor, patch) = version;
         return Err(Failure::NotExclusive(format!(
             "needs servers of version 2.12.3 or newer, and this one has {major}.{minor}.{patch}; upgrade them"

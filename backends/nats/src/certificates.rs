@@ -16,7 +16,7 @@ use crate::dial::DialSettings;
 /// How long a server may take for a handshake and for what it has against the certificate.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(1);
 /// How long looking at all servers may take.
-const LOOK_LIMIT: Duration = Duration::from_secs(2);
+const PROBE_LIMIT: Duration = Duration::from_secs(2);
 /// How long a greeting may be.
 const GREETING_BYTES_MAX: u64 = 65_536;
 
@@ -33,7 +33,7 @@ pub(crate) fn io_of(error: &ConnectError) -> Option<&io::Error> {
 
 /// What the first server that refuses this client's certificate, or the lack of one, says.
 pub(crate) async fn refusal(dial: &DialSettings, first: usize) -> Option<String> {
-    let look = async {
+    let probe = async {
         for server in dial.servers_from(first) {
             if let Ok(Some(why)) = timeout(HANDSHAKE_LIMIT, refusal_of(server.host(), server.port(), dial)).await {
                 return Some(why);
@@ -41,7 +41,7 @@ pub(crate) async fn refusal(dial: &DialSettings, first: usize) -> Option<String>
         }
         None
     };
-    timeout(LOOK_LIMIT, look).await.ok().flatten()
+    timeout(PROBE_LIMIT, probe).await.ok().flatten()
 }
 
 async fn refusal_of(host: &str, port: u16, dial: &DialSettings) -> Option<String> {

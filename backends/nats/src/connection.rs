@@ -34,7 +34,7 @@ const PING_EVERY: Duration = Duration::from_secs(1);
 /// How many messages may wait for one reader. Flow control stops the server long before; what does not fit is missed and listed anew.
 const WAITING_MESSAGES_MAX: usize = 16_384;
 /// The oldest server that is supported.
-const SERVER_LEAST: ServerVersion = ServerVersion(2, 10, 0);
+const SERVER_MIN: ServerVersion = ServerVersion(2, 10, 0);
 
 /// A server's version: major, minor and patch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,7 +50,7 @@ impl ServerVersion {
     /// One that this backend works with.
     fn supported(text: &str) -> NatsResult<Self> {
         let old = || Failure::OldServer { version: one_line(text) };
-        Self::read(text).filter(|version| *version >= SERVER_LEAST).ok_or_else(old)
+        Self::read(text).filter(|version| *version >= SERVER_MIN).ok_or_else(old)
     }
 }
 

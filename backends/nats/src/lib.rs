@@ -5,7 +5,7 @@
 //! its requests, `jetstream` the requests and answers of JetStream's API with its `api_errors`, `bucket` what a bucket must be. `names`
 //! says where everything stands, `messages` how it is written. `backend` is the contract: `registrar` has the calls of members and
 //! `records` what others see of them, `claims` its second part, `notes` its third; `handle` is what they and the tasks share. `observer`
-//! reads a group through a `consumer` into a `mirror`, and buries silent members with `burials`; `writes` knows how this process's own
+//! reads a group through a `consumer` into a `mirror`, and evicts silent members with `evictions`; `writes` knows how this process's own
 //! writes went, `feeds` hands what was read to the watches. `history` notices that the stream was replaced; `status` follows the keys of
 //! another fleet, which `status_keys` names; `error` has all failures.
 
@@ -13,7 +13,6 @@ mod answers;
 mod api_errors;
 mod backend;
 mod bucket;
-mod burials;
 mod certificates;
 mod claims;
 mod client;
@@ -22,6 +21,7 @@ mod connection;
 mod consumer;
 mod dial;
 mod error;
+mod evictions;
 mod feeds;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
@@ -48,4 +48,4 @@ pub use backend::NatsBackend;
 pub use config::{BUCKET_DEFAULT, NatsBackendConfig, STATUS_KEYS_DEFAULT, SyncInterval, URL_DEFAULT, URLS_MAX};
 pub use feeds::{GROUPS_MAX, WATCHERS_MAX};
 pub use kind::BACKEND;
-pub use registrar::{RECORD_BYTES_MAX, TTL_LEAST};
+pub use registrar::{RECORD_BYTES_MAX, TTL_MIN};

@@ -13,7 +13,7 @@ pub(crate) struct LifeBeat {
     pub(crate) incarnation: Incarnation,
     /// The sequence of the life's first beat.
     pub(crate) life: u64,
-    /// The granted TTL; of one that is away, its grace.
+    /// The granted TTL; of one that is away, its rejoin grace.
     pub(crate) ttl: Duration,
     pub(crate) is_away: bool,
 }
@@ -37,7 +37,7 @@ pub(crate) enum StoredBeat {
         beat: LifeBeat,
     },
     /// A tombstone: all lives that began before it have ended.
-    Buried {
+    Evicted {
         sequence: u64,
     },
 }
@@ -45,7 +45,7 @@ pub(crate) enum StoredBeat {
 impl StoredBeat {
     pub(crate) fn read(sequence: u64, payload: &[u8]) -> Result<Self, String> {
         if payload.is_empty() {
-            return Ok(Self::Buried { sequence });
+            return Ok(Self::Evicted { sequence });
         }
         let BeatMessage { incarnation, life, ttl_ms, away } = json(payload)?;
         let beat = LifeBeat { incarnation, life: life.unwrap_or(sequence), ttl: Duration::from_millis(ttl_ms), is_away: away };
@@ -54,7 +54,7 @@ impl StoredBeat {
 
     pub(crate) const fn sequence(&self) -> u64 {
         match self {
-            Self::Living { sequence, .. } | Self::Buried { sequence } => *sequence,
+            Self::Living { sequence, .. } | Self::Evicted { sequence } => *sequence,
         }
     }
 
@@ -62,7 +62,7 @@ impl StoredBeat {
     pub(crate) const fn has_ended(&self, life: u64) -> bool {
         match self {
             Self::Living { beat, .. } => beat.life > life || (beat.life == life && beat.is_away),
-            Self::Buried { sequence } => *sequence > life,
+            Self::Evicted { sequence } => *sequence > life,
         }
     }
 
@@ -238,7 +238,7 @@ mod tests {
         let living = |life, is_away| StoredBeat::Living { sequence: 20, beat: of(life, is_away) };
         assert!(!living(7, false).has_ended(7) && living(7, true).has_ended(7) && living(8, false).has_ended(7));
         assert!(!living(7, true).has_ended(8), "an answer that is out of date says nothing of a newer life");
-        assert!(StoredBeat::Buried { sequence: 8 }.has_ended(7) && !StoredBeat::Buried { sequence: 6 }.has_ended(7));
+        assert!(StoredBeat::Evicted { sequence: 8 }.has_ended(7) && !StoredBeat::Evicted { sequence: 6 }.has_ended(7));
     }
 
     #[test]

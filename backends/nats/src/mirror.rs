@@ -208,7 +208,7 @@ impl BucketMirror {
             Some(StoredBeat::Living { sequence, beat }) => {
                 Some(SeenRecord { record: record(beat.incarnation), ttl: beat.ttl, beat: Some(*sequence) })
             }
-            Some(StoredBeat::Buried { sequence }) if member.is_none_or(|member| member.life < *sequence) => None,
+            Some(StoredBeat::Evicted { sequence }) if member.is_none_or(|member| member.life < *sequence) => None,
             _ => member.map(|member| SeenRecord { record: record(member.member.incarnation), ttl: member.ttl, beat: None }),
         }
     }
@@ -224,11 +224,11 @@ impl BucketMirror {
         self.beats.get(id).is_some_and(|beat| beat.has_ended(life))
     }
 
-    /// Members whose life is buried and whose record stands there all the same, because the process that buried them was stopped in
+    /// Members whose life is evicted and whose record stands there all the same, because the process that evicted them was stopped in
     /// between. Each with the sequence of the tombstone.
-    pub(crate) fn half_buried(&self) -> Vec<(InstanceId, u64)> {
+    pub(crate) fn half_evicted(&self) -> Vec<(InstanceId, u64)> {
         let tombstone = |(id, beat): (&InstanceId, &StoredBeat)| match beat {
-            StoredBeat::Buried { sequence } if self.members.get(id).is_some_and(|member| member.life < *sequence) => {
+            StoredBeat::Evicted { sequence } if self.members.get(id).is_some_and(|member| member.life < *sequence) => {
                 Some((id.clone(), *sequence))
             }
             _ => None,

@@ -1,7 +1,7 @@
-//! Reads a group through one consumer, proves it by writes of this process that come back, and buries members that have been silent for
+//! Reads a group through one consumer, proves it by writes of this process that come back, and evicts members that have been silent for
 //! their TTL.
 //!
-//! The consumer is always polled: probes, burials and sweeps run beside it. When it misses something, another one lists everything anew.
+//! The consumer is always polled: probes, evictions and sweeps run beside it. When it misses something, another one lists everything anew.
 //! Nothing of that list is shown before a write that began after its last message has come back, so a server that lags behind shows no
 //! older view, and what was rewritten during the list is not missing. What is decided when about silent members is in
 //! [`shardwise_discovery::silence`].
@@ -21,10 +21,10 @@ use shardwise_discovery::silence::{Silence, SilenceInput};
 use shardwise_discovery::{RecordId, jittered};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::burials::BurialOutcome;
 use crate::client::bounded;
 use crate::consumer::PushConsumer;
 use crate::error::{Failure, NatsResult};
+use crate::evictions::EvictionOutcome;
 use crate::handle::{AwaitedLife, BucketGroup, BucketHandle};
 use crate::mirror::{BucketChange, BucketMirror, OldMarker};
 use crate::names::GroupSubjects;
@@ -33,12 +33,12 @@ use crate::status::{ForeignFollower, ForeignReading};
 /// First and longest pause between two attempts to list a group, and the share of its shortest TTL that a pause has at most.
 const RETRY_FIRST: Duration = Duration::from_millis(250);
 const RETRY_LONGEST: Duration = Duration::from_secs(30);
-const RETRY_LEAST: Duration = Duration::from_secs(1);
+const RETRY_MIN: Duration = Duration::from_secs(1);
 const RETRIES_PER_TTL: u32 = 3;
 /// Pause after a failure that does not pass before its cause is fixed.
 const REPAIR_PAUSE: Duration = Duration::from_secs(5);
-/// The longest wait for news before the needs are looked at.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The longest wait for messages before the needs are looked at.
+const POLL_EVERY: Duration = Duration::from_secs(1);
 /// How many messages are taken before anything else is done.
 const DRAIN_MAX: usize = 1_024;
 /// In a group of up to so many members every beat is followed.
@@ -54,10 +54,11 @@ pub(crate) fn start(handle: &Arc<BucketHandle>, group: Arc<BucketGroup>) {
     tokio::spawn(async move {
         let _end = ReadingEnd::of(&handle, &group);
         let mut observer: Option<BucketObserver> = None;
-        // Without it nothing reads the group, nor ever will. A burial that has begun is finished first: others would wait before they do.
+        // Without it nothing reads the group, nor ever will. An eviction that has begun is finished first: others would wait before they
+        // do.
         while let Some(present) = handle
             .upgrade()
-            .filter(|present| observer.as_ref().is_some_and(BucketObserver::is_burying) || !present.groups.end_unneeded(&group))
+            .filter(|present| observer.as_ref().is_some_and(BucketObserver::is_evicting) || !present.groups.end_unneeded(&group))
         {
             let observer = observer.get_or_insert_with(|| {
                 let status = present.client.status.clone();
@@ -79,14 +80,14 @@ enum FollowedBeats {
 /// What ran beside the consumer.
 enum FinishedCall {
     Probe { started: Moment, answer: NatsResult<u64> },
-    Burial { record: RecordId, seen: Option<u64>, answer: NatsResult<BurialOutcome> },
+    Eviction { record: RecordId, seen: Option<u64>, answer: NatsResult<EvictionOutcome> },
     Rest { id: InstanceId },
     Sweep { answer: NatsResult<Vec<OldMarker>> },
 }
 
 /// What this process may do, as far as it has found out.
 struct ObserverRights {
-    may_bury: bool,
+    may_evict: bool,
     may_sweep: bool,
 }
 
@@ -118,9 +119,9 @@ struct BucketObserver {
     /// When the probe began that is under way, and when another one may begin after one that failed.
     probing: Option<Moment>,
     probe_after: Moment,
-    burying: BTreeSet<InstanceId>,
-    /// Since when records are there whose life is buried.
-    half_buried: BTreeMap<InstanceId, Moment>,
+    evicting: BTreeSet<InstanceId>,
+    /// Since when records are there whose life is evicted.
+    half_evicted: BTreeMap<InstanceId, Moment>,
     swept: Moment,
     rights: ObserverRights,
     era: u64,
@@ -153,10 +154,10 @@ impl BucketObserver {
             interrupted: 0,
             probing: None,
             probe_after: Moment::ZERO,
-            burying: BTreeSet::new(),
-            half_buried: BTreeMap::new(),
+            evicting: BTreeSet::new(),
+            half_evicted: BTreeMap::new(),
             swept: Moment::ZERO,
-            rights: ObserverRights { may_bury: true, may_sweep: true },
+            rights: ObserverRights { may_evict: true, may_sweep: true },
             era: 0,
             revision: 0,
             view: None,
@@ -164,11 +165,11 @@ impl BucketObserver {
         }
     }
 
-    fn is_burying(&self) -> bool {
-        !self.burying.is_empty()
+    fn is_evicting(&self) -> bool {
+        !self.evicting.is_empty()
     }
 
-    /// Waits for news, for a second at most, and does what follows from them.
+    /// Waits for messages, for a second at most, and does what follows from them.
     async fn round(&mut self, handle: &Arc<BucketHandle>, group: &Arc<BucketGroup>) {
         let Err(failure) = self.try_round(handle, group).await else { return };
         let now = handle.client.clock.now();
@@ -176,7 +177,7 @@ impl BucketObserver {
         let was_caught_up = self.is_caught_up;
         (self.consumer, self.is_caught_up, self.probing) = (None, false, None);
         self.calls = FuturesUnordered::new();
-        self.burying.clear();
+        self.evicting.clear();
         tracing::debug!(group = %group.name, %failure, "a group could not be read");
         if was_caught_up && matches!(failure, Failure::Missed | Failure::Broken | Failure::Replaced) {
             // Listing anew may be all it takes. Many processes miss the same at the same moment.
@@ -185,7 +186,7 @@ impl BucketObserver {
         }
         let is_passing = failure.is_passing();
         group.shown.send_modify(|shown| shown.failure = Some((failure, now)));
-        let longest = self.least_ttl().map_or(RETRY_LEAST, |ttl| (ttl / RETRIES_PER_TTL).clamp(RETRY_LEAST, RETRY_LONGEST));
+        let longest = self.least_ttl().map_or(RETRY_MIN, |ttl| (ttl / RETRIES_PER_TTL).clamp(RETRY_MIN, RETRY_LONGEST));
         let pause = if is_passing { self.backoff.fail().min(longest) } else { REPAIR_PAUSE };
         sleep(jittered(pause)).await;
     }
@@ -265,7 +266,7 @@ impl BucketObserver {
         (self.consumer, self.mirror, self.listed, self.is_caught_up) = (Some(consumer), mirror, listed, false);
         (self.follows, self.reads_claims) = (follows, needs.reads_claims);
         (self.changed, self.view) = (BucketChange { members: true, claims: true, notes: true }, None);
-        self.half_buried.clear();
+        self.half_evicted.clear();
         Ok(())
     }
 
@@ -282,10 +283,10 @@ impl BucketObserver {
 
     /// Until the next look at the needs for which nothing has to ask.
     fn wait(&self, group: &BucketGroup, now: Moment) -> Duration {
-        let due = if self.wants_proof(group, now) { now } else { self.write_due(group).unwrap_or(now.plus(LOOK_EVERY)) };
+        let due = if self.wants_proof(group, now) { now } else { self.write_due(group).unwrap_or(now.plus(POLL_EVERY)) };
         // What is due and waits for an answer must not make the task spin.
-        let least = if self.probing.is_some() { LOOK_EVERY } else { Duration::from_millis(1) };
-        due.max(self.probe_after).since(now).clamp(least, LOOK_EVERY)
+        let least = if self.probing.is_some() { POLL_EVERY } else { Duration::from_millis(1) };
+        due.max(self.probe_after).since(now).clamp(least, POLL_EVERY)
     }
 
     fn least_ttl(&self) -> Option<Duration> {

@@ -21,12 +21,12 @@ use crate::writes::WriteUnderWay;
 /// The most bytes one record may have as JSON.
 pub const RECORD_BYTES_MAX: usize = 65_536;
 /// The shortest TTL; shorter requests get this one.
-pub const TTL_LEAST: Duration = Duration::from_secs(1);
+pub const TTL_MIN: Duration = Duration::from_secs(1);
 
 impl BucketHandle {
     pub(crate) async fn register(self: &Arc<Self>, registration: &Registration) -> NatsResult<Grant> {
         let (record, record_id) = (encode(&registration.member)?, registration.record_id());
-        let ttl = registration.ttl.max(TTL_LEAST);
+        let ttl = registration.ttl.max(TTL_MIN);
         let registered = bounded(async {
             let under_way = WriteUnderWay::of(self.writes(&record_id.group));
             self.client.warn_of_short_ttl(ttl).await;
@@ -94,7 +94,7 @@ impl BucketHandle {
 
     pub(crate) async fn renew(self: &Arc<Self>, record_id: &RecordId, ttl: Duration) -> NatsResult<Grant> {
         let under_way = WriteUnderWay::of(self.writes(&record_id.group));
-        let renewed = bounded(self.try_renew(record_id, ttl.max(TTL_LEAST))).await;
+        let renewed = bounded(self.try_renew(record_id, ttl.max(TTL_MIN))).await;
         if !matches!(&renewed, Err(failure) if failure.is_passing()) {
             under_way.answered();
         }
@@ -143,9 +143,9 @@ impl BucketHandle {
         .await
     }
 
-    /// The record first, which others see; then the beat, which ends the life's claims and lasts for the grace. A member that is
-    /// stopped in between is buried after its TTL.
-    pub(crate) async fn step_away(&self, registration: &Registration, grace: Duration) -> NatsResult<()> {
+    /// The record first, which others see; then the beat, which ends the life's claims and lasts for the rejoin grace. A member that is
+    /// stopped in between is evicted after its TTL.
+    pub(crate) async fn step_away(&self, registration: &Registration, rejoin_grace: Duration) -> NatsResult<()> {
         let (record, record_id) = (encode(&registration.away_member())?, registration.record_id());
         let RecordId { group, instance_id, .. } = &record_id;
         let stepping = async {
@@ -156,7 +156,7 @@ impl BucketHandle {
                     _ => return Err(lost(&record_id)),
                 };
                 self.change_record(&record_id, &beat, &record).await?;
-                let away = LifeBeat { is_away: true, ttl: grace, ..beat };
+                let away = LifeBeat { is_away: true, ttl: rejoin_grace, ..beat };
                 let subject = self.client.bucket.group(group).beat(instance_id);
                 if let CasOutcome::Written(_) = self.client.write(subject, sequence, messages::beat(&away)).await? {
                     return Ok(());

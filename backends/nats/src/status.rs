@@ -102,7 +102,7 @@ async fn follow(handle: Weak<BucketHandle>, keys: StatusKeys, shown: watch::Send
         match compared {
             Ok(compared) => {
                 backoff.reset();
-                if reader.has_news || compared.is_some() {
+                if reader.has_changes || compared.is_some() {
                     reader.show(&shown, compared);
                 }
             }
@@ -122,14 +122,14 @@ struct StatusReader {
     consumer: Option<PushConsumer>,
     mirror: StatusMirror,
     /// Keys have come or gone since they were shown.
-    has_news: bool,
+    has_changes: bool,
     /// When the bucket is compared next.
     due: Instant,
 }
 
 impl StatusReader {
     fn new(keys: StatusKeys) -> Self {
-        Self { keys, consumer: None, mirror: StatusMirror::default(), has_news: false, due: Instant::now() }
+        Self { keys, consumer: None, mirror: StatusMirror::default(), has_changes: false, due: Instant::now() }
     }
 
     /// Takes what has come, or compares the bucket where that is due: then it answers when that began.
@@ -142,7 +142,7 @@ impl StatusReader {
             delivery = consumer.next() => {
                 let (mut next, mut taken) = (Some(delivery), 0);
                 while let Some(delivery) = next {
-                    self.has_news |= self.mirror.take(&delivery?)?;
+                    self.has_changes |= self.mirror.take(&delivery?)?;
                     taken += 1;
                     next = if taken < DRAIN_MAX { consumer.next().now_or_never() } else { None };
                 }
@@ -188,18 +188,18 @@ impl StatusReader {
 
     /// Shows the members, once the bucket has been compared.
     fn show(&mut self, shown: &watch::Sender<ForeignReading>, compared: Option<Moment>) {
-        self.has_news = false;
+        self.has_changes = false;
         let ids = Arc::new(self.mirror.ids());
         shown.send_if_modified(|reading| {
             if compared.is_none() && reading.ids.is_none() {
                 return false;
             }
-            let is_news = reading.failure.take().is_some() || reading.ids.as_ref() != Some(&ids);
-            if is_news {
+            let is_change = reading.failure.take().is_some() || reading.ids.as_ref() != Some(&ids);
+            if is_change {
                 reading.ids = Some(ids);
             }
             reading.compared = compared.unwrap_or(reading.compared);
-            is_news
+            is_change
         });
     }
 }

@@ -73,5 +73,5 @@ async fn nobody_is_lost_and_nobody_is_a_phantom() {
         let view = eventually("a view", async || process.members(&group()).await.ok()).await.view;
         assert_eq!(ids(&view), expected_ids);
     }
-    assert_eq!(fleet.lost(), 0, "a member that renews was buried");
+    assert_eq!(fleet.lost(), 0, "a member that renews was evicted");
 }

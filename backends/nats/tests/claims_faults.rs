@@ -68,9 +68,9 @@ async fn of_many_that_race_for_a_slot_one_gets_it_under_a_higher_epoch() {
     }
 }
 
-/// The same life that was buried does not renew, does not claim, and what it held is free.
+/// The same life that was evicted does not renew, does not claim, and what it held is free.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_buried_life_has_nothing_left() {
+async fn an_evicted_life_has_nothing_left() {
     let (server, bucket) = (shared().await, bucket());
     let url = server.address();
     let (here, there) = (backend(&url, &bucket), backend(&url, &bucket));

@@ -1,4 +1,4 @@
-//! Servers that are stopped, killed and restarted, connections that break, keys that are deleted by hand: no living member is buried, and
+//! Servers that are stopped, killed and restarted, connections that break, keys that are deleted by hand: no living member is evicted, and
 //! watches go on.
 
 mod common;
@@ -43,7 +43,7 @@ async fn fleet(urls: [&str; 3], bucket: &str) -> (Fleet, JoinHandle<()>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_stood_still_buries_no_member() {
+async fn a_server_that_stood_still_evicts_no_member() {
     let server = durable().await;
     let url = server.address();
     let (fleet, watching) = fleet([&url, &url, &url], &bucket()).await;
@@ -71,9 +71,9 @@ async fn a_server_that_was_killed_and_restarted_finds_all_members_again() {
     watching.abort();
 }
 
-/// One process of three is cut off for longer than a TTL: its members are buried, by the others alone, and register again.
+/// One process of three is cut off for longer than a TTL: its members are evicted, by the others alone, and register again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_is_cut_off_is_buried_and_buries_nobody() {
+async fn who_is_cut_off_is_evicted_and_evicts_no_member() {
     let (server, bucket) = (shared().await, bucket());
     let proxy = TcpProxy::start(server.socket_addr()).await.unwrap();
     let (url, through) = (server.address(), format!("nats://{}", proxy.address()));
@@ -87,10 +87,10 @@ async fn who_is_cut_off_is_buried_and_buries_nobody() {
     view_of(&mut watch, &["open"]).await;
     proxy.heal().await.unwrap();
     view_of(&mut watch, &["cut", "open"]).await;
-    assert!(fleet.lost() >= 1, "its record was buried");
+    assert!(fleet.lost() >= 1, "its record was evicted");
 }
 
-/// The connections of all are reset again and again: no member is buried, and every watch goes on.
+/// The connections of all are reset again and again: no member is evicted, and every watch goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_that_break_cost_no_member() {
     let (server, bucket) = (shared().await, bucket());

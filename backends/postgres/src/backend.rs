@@ -19,7 +19,7 @@ use crate::init;
 use crate::shared::Shared;
 use crate::sql::Schema;
 
-/// How much later than its TTL a silent member may leave the view: its last renewal is seen within a look, and a busy machine.
+/// How much later than its TTL a silent member may leave the view: its last renewal is seen within a poll, and a busy machine.
 const MARGIN: Duration = Duration::from_secs(1);
 
 /// Members that name the same database and schema. Clones share the connections.
@@ -90,8 +90,8 @@ impl Discovery for PostgresBackend {
         self.shared.deregister(record_id).await.map_err(self.shared.during("deregister"))
     }
 
-    async fn step_away(&self, registration: &Registration, grace: Duration) -> Result<()> {
-        self.shared.step_away(registration, grace).await.map_err(self.shared.during("step_away"))
+    async fn step_away(&self, registration: &Registration, rejoin_grace: Duration) -> Result<()> {
+        self.shared.step_away(registration, rejoin_grace).await.map_err(self.shared.during("step_away"))
     }
 
     async fn members(&self, group: &GroupName) -> Result<ViewSnapshot> {

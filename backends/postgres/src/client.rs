@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout};
 use crate::answers::Answers;
 use crate::error::{Context, Failure, PgResult};
 use crate::history::ServerHistory;
-use crate::sql::schema::{SCHEMA_VERSION, SERVER_LEAST, read_version, version};
+use crate::sql::schema::{SCHEMA_VERSION, SERVER_MIN, read_version, version};
 use crate::sql::{Schema, members};
 
 /// The most connections that carry calls at a time. The one that listens is separate.
@@ -192,7 +192,7 @@ impl Client {
     async fn connect(&self) -> PgResult<PgConnection> {
         let connection = self.options.connect().await.map_err(|error| self.context.of_connecting(&error))?;
         match connection.server_version_num() {
-            Some(found) if found < SERVER_LEAST => Err(Failure::OldServer { major: found / 10_000 }),
+            Some(found) if found < SERVER_MIN => Err(Failure::OldServer { major: found / 10_000 }),
             _ => Ok(connection),
         }
     }

@@ -7,7 +7,7 @@ use shardwise_discovery::feeds::{FeedLimits, Observatory, ObservedGroups};
 use shardwise_discovery::{Clock, Error};
 
 use crate::error::Failure;
-use crate::shared::{ExpectedNews, FollowedGroup, Shared};
+use crate::shared::{ExpectedChanges, FollowedGroup, Shared};
 use crate::{listener, observer};
 
 /// The most watches of members, and as many of claims, that one [`PostgresBackend`](crate::PostgresBackend) and its clones serve at a time.
@@ -20,7 +20,7 @@ impl Observatory for Shared {
     type Failure = Failure;
     type Life = i64;
     type Notes = ();
-    type Extra = ExpectedNews;
+    type Extra = ExpectedChanges;
     const LINGER: Duration = Duration::ZERO;
 
     fn groups(&self) -> &ObservedGroups<Self> {

@@ -2,7 +2,7 @@
 //!
 //! Inside: `config` has the settings, `kind` reads them, `client` the connections; all SQL is in `sql`. `backend` is the contract, with the
 //! calls of members in `members`, `claims` its second part, `notes` its third; `shared` is what they and the tasks share. `observer` reads
-//! a group into `mirror` and buries silent members, `feeds` hands what was read to the watches, `listener` hears notifications. `history`
+//! a group into `mirror` and evicts silent members, `feeds` hands what was read to the watches, `listener` hears notifications. `history`
 //! notices that the database was replaced; `error` has all failures.
 
 mod answers;
@@ -31,5 +31,5 @@ pub use client::CONNECTIONS_MAX;
 pub use config::{PostgresBackendConfig, SCHEMA_DEFAULT};
 pub use feeds::{GROUPS_MAX, WATCHERS_MAX};
 pub use kind::BACKEND;
-pub use members::{RECORD_BYTES_MAX, TTL_LEAST};
+pub use members::{RECORD_BYTES_MAX, TTL_MIN};
 pub use sql::schema::{MIGRATIONS, SCHEMA_VERSION, SchemaMigration};

@@ -1,4 +1,4 @@
-//! Notifications: one connection listens for all groups of the process. A notification that is missed costs one look.
+//! Notifications: one connection listens for all groups of the process. A notification that is missed costs one poll.
 //!
 //! A pooler in transaction mode accepts LISTEN, delivers nothing, and has that connection to the server notified for the client that gets
 //! it next. So the listener connects with a setting of its own, which a pooler refuses or drops, and sends LISTEN only where the session
@@ -13,7 +13,7 @@ use sqlx::{AssertSqlSafe, Row as _};
 use tokio::time::timeout;
 
 use crate::error::{Failure, PgResult};
-use crate::shared::{Shared, expect_news};
+use crate::shared::{Shared, expect_changes};
 use crate::sql::notified_group;
 
 /// How long connecting may take.
@@ -68,10 +68,10 @@ async fn listen(shared: &Weak<Shared>) -> Option<Duration> {
         }
     };
     // Changes before LISTEN have sent no notification to this process.
-    expect_all_news(&*shared.upgrade()?);
+    expect_all_changes(&*shared.upgrade()?);
     loop {
-        let news = timeout(SILENCE_LIMIT, listener.try_recv()).await;
-        let is_lost = match &news {
+        let notification = timeout(SILENCE_LIMIT, listener.try_recv()).await;
+        let is_lost = match &notification {
             Ok(Ok(notification)) => notification.is_none(),
             Ok(Err(_)) => true,
             // The connection may be dead without an error.
@@ -79,19 +79,19 @@ async fn listen(shared: &Weak<Shared>) -> Option<Duration> {
         };
         let present = shared.upgrade().filter(|present| !present.groups.is_empty())?;
         if is_lost {
-            expect_all_news(&present);
+            expect_all_changes(&present);
             return Some(RECONNECT_PAUSE);
         }
-        let notified = news.ok().and_then(Result::ok).flatten();
+        let notified = notification.ok().and_then(Result::ok).flatten();
         if let Some(group) = notified.and_then(|notification| notified_group(notification.payload())) {
-            present.expect_news(&group);
+            present.expect_changes(&group);
         }
     }
 }
 
 /// Any group may have changed.
-fn expect_all_news(shared: &Shared) {
-    shared.groups.all().iter().for_each(|group| expect_news(group));
+fn expect_all_changes(shared: &Shared) {
+    shared.groups.all().iter().for_each(|group| expect_changes(group));
 }
 
 async fn is_alive(listener: &mut PgListener) -> bool {
@@ -127,7 +127,7 @@ async fn connect(shared: &Shared) -> PgResult<Option<PgListener>> {
             database = client.context.place,
             "a pooler is in front of PostgreSQL, so no notifications arrive; changes are found by looking, within a quarter of the TTL and at \
              most {:?}",
-            crate::observer::LOOK_EVERY
+            crate::observer::POLL_EVERY
         );
     }
     Ok(listener)

@@ -9,26 +9,26 @@ use shardwise_discovery::{CallNumber, Grant, Record, RecordId, Registration, Vie
 use crate::client::CallTurn;
 use crate::error::{Failure, PgResult};
 use crate::mirror::GroupMirror;
-use crate::shared::{Shared, expect_news, lost};
+use crate::shared::{Shared, expect_changes, lost};
 use crate::sql::members::{self, Changed, HolderRow, Registered};
-use crate::sql::reads::{self, GroupNews};
+use crate::sql::reads::{self, GroupChanges};
 
 /// The most bytes one record may have as JSON.
 pub const RECORD_BYTES_MAX: usize = 65_536;
 /// The shortest TTL; shorter requests get this one.
-pub const TTL_LEAST: Duration = Duration::from_secs(1);
+pub const TTL_MIN: Duration = Duration::from_secs(1);
 
 impl Shared {
     pub(crate) async fn register(self: &Arc<Self>, registration: &Registration) -> PgResult<Grant> {
         let (record, record_id) = (encode(&registration.member)?, registration.record_id());
-        let ttl = registration.ttl.max(TTL_LEAST);
+        let ttl = registration.ttl.max(TTL_MIN);
         let (client, started) = (&self.client, self.client.clock.now());
         let sql = members::register(&client.schema, &record_id, &record, ttl, CallNumber::next());
         let answers = client.run_write(CallTurn::MayWait, sql).await?;
         match Registered::read(&answers).map_err(Failure::of_row)? {
             Registered::Written => {
                 client.writes.answer(started);
-                expect_news(&self.groups.joined(self, &record_id));
+                expect_changes(&self.groups.joined(self, &record_id));
                 Ok(Grant { started, ttl })
             }
             Registered::Taken(holder) if holder.incarnation == record_id.incarnation.to_string() => {
@@ -43,7 +43,7 @@ impl Shared {
     }
 
     pub(crate) async fn renew(self: &Arc<Self>, record_id: &RecordId, ttl: Duration) -> PgResult<Grant> {
-        let (client, started, ttl) = (&self.client, self.client.clock.now(), ttl.max(TTL_LEAST));
+        let (client, started, ttl) = (&self.client, self.client.clock.now(), ttl.max(TTL_MIN));
         let answers = client.run_write(CallTurn::Quick, members::renew(&client.schema, record_id, ttl)).await?;
         if answers.last().is_empty() {
             self.left(record_id);
@@ -51,7 +51,7 @@ impl Shared {
         }
         client.writes.answer(started);
         if self.groups.of_member(record_id).is_none() {
-            expect_news(&self.groups.joined(self, record_id));
+            expect_changes(&self.groups.joined(self, record_id));
         }
         Ok(Grant { started, ttl })
     }
@@ -62,9 +62,9 @@ impl Shared {
         written(&record_id, changed)
     }
 
-    pub(crate) async fn step_away(&self, registration: &Registration, grace: Duration) -> PgResult<()> {
+    pub(crate) async fn step_away(&self, registration: &Registration, rejoin_grace: Duration) -> PgResult<()> {
         let (record, record_id) = (encode(&registration.away_member())?, registration.record_id());
-        let sql = members::step_away(&self.client.schema, &record_id, &record, grace, CallNumber::next());
+        let sql = members::step_away(&self.client.schema, &record_id, &record, rejoin_grace, CallNumber::next());
         let changed = self.change(&record_id, sql).await?;
         if matches!(changed, Changed::Written | Changed::Away) {
             self.left(&record_id);
@@ -83,17 +83,17 @@ impl Shared {
         let (client, proven, before) = (&self.client, self.client.clock.now(), self.client.history.now());
         let mut mirror = GroupMirror::default();
         let known = mirror.known();
-        let answers = client.run(CallTurn::Quick, reads::news(&client.schema, group, known)).await?;
-        let news = GroupNews::read(&answers, known)?;
-        let (era, revision) = (client.history.arrive(before, &news.head.position)?, news.head.revision.unsigned_abs());
+        let answers = client.run(CallTurn::Quick, reads::changes(&client.schema, group, known)).await?;
+        let changes = GroupChanges::read(&answers, known)?;
+        let (era, revision) = (client.history.arrive(before, &changes.head.position)?, changes.head.revision.unsigned_abs());
         // With nothing known, nothing can be missing.
-        mirror.take(known, news);
+        mirror.take(known, changes);
         Ok(ViewSnapshot { view: mirror.view(client.history.show(era, revision)?), proven })
     }
 
     /// A member of this process has left or lost its record.
     fn left(&self, record_id: &RecordId) {
-        self.expect_news(&record_id.group);
+        self.expect_changes(&record_id.group);
         self.groups.left(record_id);
     }
 

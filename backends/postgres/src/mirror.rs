@@ -7,7 +7,7 @@ use shardwise_core::{Claim, Epoch, GroupName, Holder, InstanceId, Resource, View
 use shardwise_discovery::silence::SeenRecord;
 use shardwise_discovery::{ClaimTable, RecordId};
 
-use crate::sql::reads::{Beat, GroupNews, KnownNumbers, MirroredMember, NOTHING_KNOWN};
+use crate::sql::reads::{Beat, GroupChanges, KnownNumbers, MirroredMember, NOTHING_KNOWN};
 
 /// The group, as of the numbers that are known.
 #[derive(Debug, Default)]
@@ -61,33 +61,33 @@ impl GroupMirror {
     }
 
     /// Takes what was read above `known`. `None`: something in between was deleted, and everything must be read.
-    pub(crate) fn take(&mut self, known: KnownNumbers, news: GroupNews) -> Option<MirrorChange> {
-        let lacks = |number: i64| number != NOTHING_KNOWN && number < news.head.trimmed;
+    pub(crate) fn take(&mut self, known: KnownNumbers, changes: GroupChanges) -> Option<MirrorChange> {
+        let lacks = |number: i64| number != NOTHING_KNOWN && number < changes.head.trimmed;
         if lacks(known.members) || known.claims.is_some_and(lacks) {
             return None;
         }
         let is_whole = known.members == NOTHING_KNOWN;
-        let members_changed = is_whole || !news.members.is_empty() || !news.departed.is_empty();
+        let members_changed = is_whole || !changes.members.is_empty() || !changes.departed.is_empty();
         if is_whole {
             self.members.clear();
             self.lives.clear();
         }
-        for (id, life) in news.departed {
+        for (id, life) in changes.departed {
             if self.members.get(&id).is_some_and(|there| there.beat.life == life) {
                 self.members.remove(&id);
             }
             self.lives.remove(&life);
         }
-        for row in news.members {
+        for row in changes.members {
             let (id, life) = (row.member.instance_id.clone(), row.beat.life);
             if let Some(former) = self.members.insert(id.clone(), row) {
                 self.lives.remove(&former.beat.life);
             }
             self.lives.insert(life, id);
         }
-        self.known = Some(news.head.revision);
+        self.known = Some(changes.head.revision);
         let mut claims_changed = false;
-        if let (Some(mirrored), Some(rows), Some(above)) = (&mut self.claims, news.claims, known.claims) {
+        if let (Some(mirrored), Some(rows), Some(above)) = (&mut self.claims, changes.claims, known.claims) {
             // A life that ends or begins takes claims away or brings them.
             claims_changed = above == NOTHING_KNOWN || !rows.is_empty() || members_changed;
             if above == NOTHING_KNOWN {
@@ -99,7 +99,7 @@ impl GroupMirror {
                     None => mirrored.rows.remove(&row.resource),
                 };
             }
-            mirrored.known = Some(news.head.claimed);
+            mirrored.known = Some(changes.head.claimed);
         }
         Some(MirrorChange { members: members_changed, claims: claims_changed })
     }

@@ -1,37 +1,37 @@
-//! Reads a group, over and over, and buries members that have been silent for their TTL.
+//! Reads a group, over and over, and evicts members that have been silent for their TTL.
 //!
-//! A reading is a *look*: one statement that answers whether anything has changed, and the beats of the members that this process guards.
-//! Only then the changes are read. Looks are as frequent as a takeover needs: a beat is seen at most [`LOOK_EVERY`] after it was written,
-//! so a silent member is buried within its TTL and that time. What is decided when is in [`shardwise_discovery::silence`].
+//! A reading is a *poll*: one statement that answers whether anything has changed, and the beats of the members that this process guards.
+//! Only then the changes are read. Polls are as frequent as a takeover needs: a beat is seen at most [`POLL_EVERY`] after it was written,
+//! so a silent member is evicted within its TTL and that time. What is decided when is in [`shardwise_discovery::silence`].
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use shardwise_core::{Backoff, InstanceId, Moment, View};
 use shardwise_discovery::feeds::{ObserverNeeds, ReadingEnd};
-use shardwise_discovery::silence::{Burial, Silence, SilenceInput};
+use shardwise_discovery::silence::{Eviction, Silence, SilenceInput};
 use shardwise_discovery::{RecordId, jittered};
 use tokio::time::timeout;
 
 use crate::client::{CallTurn, Client};
 use crate::error::{Failure, PgResult};
 use crate::mirror::GroupMirror;
-use crate::shared::{FollowedGroup, Shared, expect_news};
+use crate::shared::{FollowedGroup, Shared, expect_changes};
 use crate::sql::members;
-use crate::sql::reads::{self, GroupNews, Head, KnownNumbers, NOTHING_KNOWN};
+use crate::sql::reads::{self, GroupChanges, Head, KnownNumbers, NOTHING_KNOWN};
 
 /// The longest time between two looks at a group, and the share of the shortest TTL in it that they are apart.
-pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(750);
-const LOOKS_PER_TTL: u32 = 4;
+pub(crate) const POLL_EVERY: Duration = Duration::from_millis(750);
+const POLLS_PER_TTL: u32 = 4;
 /// The shortest time between two looks for which nothing has asked.
-const LOOK_LEAST: Duration = Duration::from_millis(50);
+const POLL_MIN: Duration = Duration::from_millis(50);
 /// How often everything is read anew, so that a row that was edited by hand stays unnoticed for no longer.
 const RELIST_EVERY: Duration = Duration::from_mins(1);
 /// First and longest pause after failures.
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_LONGEST: Duration = Duration::from_secs(1);
-/// The most members that one statement buries.
-const BURIALS_MAX: usize = 1_024;
+/// The most members that one statement evicts.
+const EVICTIONS_MAX: usize = 1_024;
 /// How often a reading is repeated at once where what it needs was deleted meanwhile.
 const READ_TRIES: usize = 3;
 
@@ -66,8 +66,8 @@ struct GroupObserver {
     /// The view as it was shown last, with the revision that its numbers have.
     view: Option<Arc<View>>,
     listed: Moment,
-    /// Whether this process may write; an observer with fewer rights buries none.
-    may_bury: bool,
+    /// Whether this process may write; an observer with fewer rights evicts none.
+    may_evict: bool,
     backoff: Backoff,
 }
 
@@ -84,7 +84,7 @@ impl Default for GroupObserver {
             era: 0,
             view: None,
             listed: Moment::ZERO,
-            may_bury: true,
+            may_evict: true,
             backoff: Backoff::new(RETRY_FIRST, RETRY_LONGEST),
         }
     }
@@ -127,19 +127,19 @@ impl GroupObserver {
             self.interrupted = interrupted;
             self.silence.step(now, SilenceInput::Interrupted);
         }
-        if written <= self.written || !self.may_bury {
+        if written <= self.written || !self.may_evict {
             return Ok(());
         }
         self.written = written;
-        let burials = self.silence.step(now, SilenceInput::Written { started: written });
-        self.bury(client, group, burials).await
+        let evictions = self.silence.step(now, SilenceInput::Written { started: written });
+        self.evict(client, group, evictions).await
     }
 
     fn report_own_members(&mut self, needs: ObserverNeeds<i64>, now: Moment) {
         if needs.mine != self.known_needs.mine {
             self.silence.step(now, SilenceInput::Mine(needs.mine.clone()));
             // With the first member its rights matter, and the log says so.
-            self.may_bury |= self.known_needs.mine.is_empty();
+            self.may_evict |= self.known_needs.mine.is_empty();
         }
         self.mirror.read_claims(needs.reads_claims);
         self.known_needs = needs;
@@ -157,11 +157,11 @@ impl GroupObserver {
 
     /// Whether a write must begin now, because no renewal of this process has.
     fn must_write(&self, client: &Client, now: Moment) -> bool {
-        if !self.may_bury || self.silence.guarded().next().is_none() {
+        if !self.may_evict || self.silence.guarded().next().is_none() {
             return false;
         }
         let written = client.writes.answered();
-        match self.silence.look_at() {
+        match self.silence.next_write() {
             Some(at) => at <= now && written < at,
             None => now >= written.plus(self.least_ttl() / 3),
         }
@@ -170,7 +170,7 @@ impl GroupObserver {
     async fn probe(&mut self, client: &Client) -> PgResult<()> {
         match client.probe().await {
             Err(failure @ Failure::Forbidden { .. }) => {
-                self.may_bury = false;
+                self.may_evict = false;
                 if self.known_needs.mine.is_empty() {
                     tracing::debug!(%failure, "this process may not write, so it evicts no silent member");
                 } else {
@@ -185,7 +185,7 @@ impl GroupObserver {
         }
     }
 
-    /// Looks, and reads what has changed.
+    /// Polls, and reads what has changed.
     async fn read(&mut self, client: &Client, group: &FollowedGroup) -> PgResult<Head> {
         let now = client.clock.now();
         let is_list_due = now >= self.listed.plus(RELIST_EVERY);
@@ -193,20 +193,20 @@ impl GroupObserver {
             self.mirror.forget();
         }
         if !group.extra.take() && !is_list_due {
-            let head = self.look(client, group).await?;
+            let head = self.poll(client, group).await?;
             if !self.mirror.is_behind(head.revision, head.claimed) {
                 return Ok(head);
             }
         }
         for _ in 0..READ_TRIES {
             let (known, before) = (self.mirror.known(), client.history.now());
-            let answers = client.run(CallTurn::Quick, reads::news(&client.schema, &group.name, known)).await?;
-            let news = GroupNews::read(&answers, known)?;
-            let era = client.history.arrive(before, &news.head.position)?;
+            let answers = client.run(CallTurn::Quick, reads::changes(&client.schema, &group.name, known)).await?;
+            let changes = GroupChanges::read(&answers, known)?;
+            let era = client.history.arrive(before, &changes.head.position)?;
             // Of another era the numbers mean nothing.
             let is_other = self.take_era(client, era) && known.members != NOTHING_KNOWN;
-            let head = news.head.clone();
-            if !is_other && self.take(client, group, known, news) {
+            let head = changes.head.clone();
+            if !is_other && self.take(client, group, known, changes) {
                 return Ok(head);
             }
             self.mirror.forget();
@@ -224,10 +224,10 @@ impl GroupObserver {
         is_other
     }
 
-    /// Takes news over those numbers; `false` if everything must be read.
-    fn take(&mut self, client: &Client, group: &FollowedGroup, known: KnownNumbers, news: GroupNews) -> bool {
+    /// Takes the changes since those numbers; `false` if everything must be read.
+    fn take(&mut self, client: &Client, group: &FollowedGroup, known: KnownNumbers, changes: GroupChanges) -> bool {
         let now = client.clock.now();
-        let Some(change) = self.mirror.take(known, news) else { return false };
+        let Some(change) = self.mirror.take(known, changes) else { return false };
         if known.members == NOTHING_KNOWN {
             self.listed = now;
         }
@@ -257,11 +257,11 @@ impl GroupObserver {
         }
     }
 
-    async fn look(&mut self, client: &Client, group: &FollowedGroup) -> PgResult<Head> {
+    async fn poll(&mut self, client: &Client, group: &FollowedGroup) -> PgResult<Head> {
         let lives: Vec<i64> = self.silence.guarded().filter_map(|id| self.mirror.life(id)).collect();
         let before = client.history.now();
-        let answers = client.run(CallTurn::Quick, reads::look(&client.schema, &group.name, &lives)).await?;
-        let (head, beats) = reads::read_look(&answers)?;
+        let answers = client.run(CallTurn::Quick, reads::poll(&client.schema, &group.name, &lives)).await?;
+        let (head, beats) = reads::read_poll(&answers)?;
         let era = client.history.arrive(before, &head.position)?;
         if self.take_era(client, era) {
             self.mirror.forget();
@@ -270,7 +270,7 @@ impl GroupObserver {
         let is_behind = self.mirror.is_behind(head.revision, head.claimed);
         match self.mirror.take_beats(&lives, &beats) {
             Some(changed) => self.see(group, &changed, client.clock.now()),
-            // Those that have left are in the news.
+            // Those that have left are in the changes.
             None if is_behind => {}
             None => self.mirror.forget(),
         }
@@ -301,11 +301,11 @@ impl GroupObserver {
         Ok(())
     }
 
-    async fn bury(&self, client: &Client, group: &FollowedGroup, burials: Vec<Burial>) -> PgResult<()> {
+    async fn evict(&self, client: &Client, group: &FollowedGroup, evictions: Vec<Eviction>) -> PgResult<()> {
         // A record that is not there has ended: the database does not lag behind itself.
-        let seen: Vec<_> = burials.into_iter().filter_map(|burial| Some((burial.record, burial.seen?))).collect();
-        for some in seen.chunks(BURIALS_MAX) {
-            let Some(sql) = members::bury(&client.schema, some) else { continue };
+        let seen: Vec<_> = evictions.into_iter().filter_map(|eviction| Some((eviction.record, eviction.seen?))).collect();
+        for some in seen.chunks(EVICTIONS_MAX) {
+            let Some(sql) = members::evict(&client.schema, some) else { continue };
             match client.run(CallTurn::MayWait, sql).await {
                 Ok(answers) if answers.last().is_empty() => {}
                 Ok(answers) => {
@@ -317,20 +317,20 @@ impl GroupObserver {
                 Err(failure) => tracing::warn!(group = %group.name, %failure, "silent members are not evicted yet"),
             }
             // Refused or not: what is there now says which.
-            expect_news(group);
+            expect_changes(group);
         }
         Ok(())
     }
 
     fn least_ttl(&self) -> Duration {
-        self.mirror.least_ttl().unwrap_or(LOOK_EVERY * LOOKS_PER_TTL)
+        self.mirror.least_ttl().unwrap_or(POLL_EVERY * POLLS_PER_TTL)
     }
 
     /// Until the next look for which nothing has to ask.
     fn pause(&self, now: Moment) -> Duration {
-        let every = (self.least_ttl() / LOOKS_PER_TTL).clamp(LOOK_LEAST, LOOK_EVERY);
-        // A write that is due a moment later than this look must not wait for the next one.
-        let due = self.silence.look_at().filter(|_| self.may_bury).map_or(every, |at| at.since(now).max(Duration::from_millis(1)));
+        let every = (self.least_ttl() / POLLS_PER_TTL).clamp(POLL_MIN, POLL_EVERY);
+        // A write that is due a moment later than this poll must not wait for the next one.
+        let due = self.silence.next_write().filter(|_| self.may_evict).map_or(every, |at| at.since(now).max(Duration::from_millis(1)));
         every.min(due)
     }
 }

@@ -22,24 +22,24 @@ pub(crate) struct Shared {
 pub(crate) type FollowedGroup = ObservedGroup<Shared>;
 
 /// Whether something in a group is known to have changed.
-pub(crate) struct ExpectedNews(AtomicBool);
+pub(crate) struct ExpectedChanges(AtomicBool);
 
-impl Default for ExpectedNews {
+impl Default for ExpectedChanges {
     /// At the beginning nothing was read.
     fn default() -> Self {
         Self(AtomicBool::new(true))
     }
 }
 
-impl ExpectedNews {
-    /// Whether news were expected; from here on none are.
+impl ExpectedChanges {
+    /// Whether changes were expected; from here on none are.
     pub(crate) fn take(&self) -> bool {
         self.0.swap(false, Ordering::SeqCst)
     }
 }
 
 /// Has the group read now: something has changed.
-pub(crate) fn expect_news(group: &FollowedGroup) {
+pub(crate) fn expect_changes(group: &FollowedGroup) {
     group.extra.0.store(true, Ordering::SeqCst);
     group.wake();
 }
@@ -65,14 +65,14 @@ impl Shared {
     /// A change that waits for the group's lock. The watches of this process learn of it at once.
     pub(crate) async fn write(&self, group: &GroupName, sql: String) -> PgResult<Answers> {
         let answers = self.client.run(CallTurn::MayWait, sql).await?;
-        self.expect_news(group);
+        self.expect_changes(group);
         Ok(answers)
     }
 
     /// The group has changed.
-    pub(crate) fn expect_news(&self, group: &GroupName) {
+    pub(crate) fn expect_changes(&self, group: &GroupName) {
         if let Some(group) = self.groups.find(group) {
-            expect_news(&group);
+            expect_changes(&group);
         }
     }
 
@@ -98,11 +98,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn news_are_expected_once() {
-        let news = ExpectedNews::default();
-        assert!(news.take(), "at the beginning");
-        assert!(!news.take());
-        news.0.store(true, Ordering::SeqCst);
-        assert!(news.take() && !news.take());
+    fn changes_are_expected_once() {
+        let changes = ExpectedChanges::default();
+        assert!(changes.take(), "at the beginning");
+        assert!(!changes.take());
+        changes.0.store(true, Ordering::SeqCst);
+        assert!(changes.take() && !changes.take());
     }
 }

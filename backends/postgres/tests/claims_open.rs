@@ -37,7 +37,7 @@ async fn a_transaction_that_holds_its_claim_holds_up_that_slot_alone() {
     let (lag, begun) = (Lag::begin(), Instant::now());
     follower.until_held(&[]).await;
     let (took, late) = (begun.elapsed(), lag.allowance());
-    assert!(took < TTL + Duration::from_secs(3) + late, "its burial waits for no transaction: {took:?}, with {late:?} for this machine");
+    assert!(took < TTL + Duration::from_secs(3) + late, "its eviction waits for no transaction: {took:?}, with {late:?} for this machine");
 
     let known = store(&there).await;
     let answers = there.acquire(&b, &known, &slots(0..3)).await.unwrap();

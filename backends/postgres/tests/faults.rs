@@ -1,5 +1,5 @@
-//! Servers that are stopped, killed and restarted, connections that break, rows that are edited: no living member is buried, and watches go
-//! on.
+//! Servers that are stopped, killed and restarted, connections that break, rows that are edited: no living member is evicted, and watches
+//! go on.
 
 mod common;
 
@@ -45,7 +45,7 @@ async fn fleet(urls: [&str; 3]) -> (Fleet, JoinHandle<()>) {
 
 /// Stopped for two TTLs, and then with times in its tables that are far in the past and in the future.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_stood_still_and_a_clock_that_was_set_bury_nobody() {
+async fn a_server_that_stood_still_and_a_clock_that_was_set_evict_no_member() {
     let server = durable().await;
     let database = prepared(&server).await;
     let url = database.url();
@@ -79,9 +79,9 @@ async fn a_server_that_was_killed_and_restarted_finds_all_members_again() {
     watching.abort();
 }
 
-/// One process of three is cut off for longer than a TTL: its members are buried, by the others alone, and register again.
+/// One process of three is cut off for longer than a TTL: its members are evicted, by the others alone, and register again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_is_cut_off_is_buried_and_buries_nobody() {
+async fn who_is_cut_off_is_evicted_and_evicts_no_member() {
     let database = database().await;
     let proxy = TcpProxy::start(database.server().socket_addr()).await.unwrap();
     let (cut, open, outside) = (backend(&database.url_at(proxy.address())), backend(&database.url()), backend(&database.url()));
@@ -94,10 +94,10 @@ async fn who_is_cut_off_is_buried_and_buries_nobody() {
     view_of(&mut watch, &["open"]).await;
     proxy.heal().await.unwrap();
     view_of(&mut watch, &["cut", "open"]).await;
-    assert!(fleet.lost() >= 1, "its record was buried");
+    assert!(fleet.lost() >= 1, "its record was evicted");
 }
 
-/// The connections of all are reset again and again: no member is buried, and every watch goes on.
+/// The connections of all are reset again and again: no member is evicted, and every watch goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_that_break_cost_no_member() {
     let database = database().await;
@@ -117,7 +117,7 @@ async fn connections_that_break_cost_no_member() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_notification_that_is_lost_costs_one_look() {
+async fn a_notification_that_is_lost_costs_one_poll() {
     let database = database().await;
     let (here, there) = (backend(&database.url()), backend(&database.url()));
     let mut watch = there.watch(&group(), PACE);

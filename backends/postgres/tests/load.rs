@@ -43,7 +43,7 @@ async fn a_takeover_takes_a_ttl_and_a_second_at_most() {
     }
     took.sort_unstable();
     println!("gone after {took:?}, TTL {TTL:?}");
-    assert_eq!(fleet.lost(), 0, "no living member was buried");
+    assert_eq!(fleet.lost(), 0, "no living member was evicted");
     let late = lag.allowance();
     assert!(took.iter().all(|took| *took < TTL + Duration::from_millis(1_500) + late), "{took:?}, with {late:?} for this machine");
 }
@@ -101,7 +101,7 @@ async fn a_thousand_claims_settle_soon() {
     assert!(acquired < Duration::from_secs(2) + late, "{acquired:?}, with {late:?} for this machine");
 }
 
-/// Three hundred members of sixteen processes: all stay, and none of them is news.
+/// Three hundred members of sixteen processes: all stay, and none of them is a change.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_hundred_members_of_sixteen_processes_stay() {
     const MEMBERS: u64 = 300;

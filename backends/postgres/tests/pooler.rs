@@ -53,9 +53,9 @@ impl io::Write for Log {
     }
 }
 
-/// A change is seen within a look, and the log says once why not at once.
+/// A change is seen within a poll, and the log says once why not at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn changes_are_found_by_looking_and_that_is_said_once() {
+async fn changes_are_found_by_polling_and_that_is_said_once() {
     let log = Log::default();
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt().with_max_level(Level::INFO).with_ansi(false).with_writer(move || writer.clone()).finish();

@@ -86,7 +86,7 @@ async fn each_right_that_is_missing_is_named() {
             incarnation += 1;
             let (begun, ran) = (Instant::now(), everything(&as_worker(&database), incarnation).await);
             if table == "observer" {
-                // A worker that may not write there buries no member, and has everything else.
+                // A worker that may not write there evicts no member, and has everything else.
                 ran.unwrap();
             } else {
                 let error = ran.expect_err(&format!("{right} on {table} is missing"));

@@ -21,11 +21,11 @@ use crate::keys::KeyPrefix;
 use crate::member_keys::MemberKeys;
 use crate::mirror::MemberMirror;
 use crate::reader::{LIMITS, ValkeyReader};
-use crate::records::{TTL_LEAST, decode, encode};
+use crate::records::{TTL_MIN, decode, encode};
 use crate::scripts::{GroupAnswer, bytes, text};
 use crate::sentinel::ServerLocator;
 
-/// How much later than its TTL a silent member may leave the view, on a busy machine: the next script buries it, and watches call one when
+/// How much later than its TTL a silent member may leave the view, on a busy machine: the next script evicts it, and watches call one when
 /// it is due.
 const MARGIN: Duration = Duration::from_millis(500);
 /// For how long a life that has deregistered is remembered: far longer than a call can be on its way.
@@ -102,8 +102,8 @@ impl Discovery for ValkeyBackend {
         self.client.deregister(record_id).await.map_err(|failure| failure.during("deregister"))
     }
 
-    async fn step_away(&self, registration: &Registration, grace: Duration) -> Result<()> {
-        self.client.step_away(registration, grace).await.map_err(|failure| failure.during("step_away"))
+    async fn step_away(&self, registration: &Registration, rejoin_grace: Duration) -> Result<()> {
+        self.client.step_away(registration, rejoin_grace).await.map_err(|failure| failure.during("step_away"))
     }
 
     async fn members(&self, group: &GroupName) -> Result<ViewSnapshot> {
@@ -121,7 +121,7 @@ impl Discovery for ValkeyBackend {
 
 impl Client {
     async fn register(&self, registration: &Registration) -> ValkeyResult<Grant> {
-        let (record, record_id, ttl) = (encode(&registration.member)?, registration.record_id(), registration.ttl.max(TTL_LEAST));
+        let (record, record_id, ttl) = (encode(&registration.member)?, registration.record_id(), registration.ttl.max(TTL_MIN));
         let (writer, number) = next_call();
         let arguments = [id(&record_id), life(&record_id), writer, number, micros(ttl), MEMBERS_MAX.to_string(), record];
         let mut call = self.call(&self.scripts.register, &record_id.group, MakesGroup::Yes, arguments);
@@ -136,7 +136,7 @@ impl Client {
     }
 
     async fn renew(&self, record_id: &RecordId, ttl: Duration) -> ValkeyResult<Grant> {
-        let ttl = ttl.max(TTL_LEAST);
+        let ttl = ttl.max(TTL_MIN);
         let arguments = [id(record_id), life(record_id), micros(ttl)];
         let call = self.call(&self.scripts.renew, &record_id.group, MakesGroup::No, arguments);
         let started = self.clock.now();
@@ -151,10 +151,10 @@ impl Client {
         done(&record_id, &self.run(&call).await?)
     }
 
-    async fn step_away(&self, registration: &Registration, grace: Duration) -> ValkeyResult<()> {
+    async fn step_away(&self, registration: &Registration, rejoin_grace: Duration) -> ValkeyResult<()> {
         let (record, record_id) = (encode(&registration.away_member())?, registration.record_id());
         let (writer, number) = next_call();
-        let arguments = [id(&record_id), life(&record_id), writer, number, micros(grace), record];
+        let arguments = [id(&record_id), life(&record_id), writer, number, micros(rejoin_grace), record];
         let call = self.call(&self.scripts.step_away, &record_id.group, MakesGroup::No, arguments);
         done(&record_id, &self.run(&call).await?)
     }

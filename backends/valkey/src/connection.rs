@@ -1,5 +1,5 @@
-//! One connection to the primary: scripts go out over it, and news come in, in one order. So a script's answer comes behind all news that
-//! were published before it ran.
+//! One connection to the primary: scripts go out over it, and changes come in, in one order. So a script's answer comes behind all changes
+//! that were published before it ran.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,14 +10,14 @@ use shardwise_discovery::tls::TlsFiles;
 use shardwise_discovery::valkey::{Login, ValkeyAddress, dial};
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::changes::ChangeRouter;
 use crate::dial::{ServerFacts, TLS_LIMIT, meaning_of};
 use crate::error::{ServerContext, ValkeyResult};
-use crate::news::NewsRouter;
 use crate::scripts::LuaScript;
 
 pub(crate) struct LiveConnection {
     pub(crate) redis: MultiplexedConnection,
-    pub(crate) router: Arc<NewsRouter>,
+    pub(crate) router: Arc<ChangeRouter>,
     /// One subscribes or unsubscribes at a time, so that both reach the server in the order of the router's changes.
     pub(crate) subscribing: tokio::sync::Mutex<()>,
     pub(crate) context: ServerContext,
@@ -32,8 +32,8 @@ pub(crate) struct LiveConnection {
 pub(crate) struct ScriptCall<'a> {
     pub(crate) script: &'a LuaScript,
     pub(crate) keys: Vec<String>,
-    /// The channel of a group's news, for the scripts of a group: the first argument, and what the connection knows of its server's history
-    /// is the second.
+    /// The channel of a group's changes, for the scripts of a group: the first argument, and what the connection knows of its server's
+    /// history is the second.
     pub(crate) channel: Option<String>,
     pub(crate) arguments: Vec<String>,
 }
@@ -41,7 +41,7 @@ pub(crate) struct ScriptCall<'a> {
 impl LiveConnection {
     /// Connects to a server and makes sure that it will do.
     pub(crate) async fn open(address: &ValkeyAddress, login: &Login, files: &TlsFiles, context: ServerContext) -> ValkeyResult<Self> {
-        let router = Arc::<NewsRouter>::default();
+        let router = Arc::<ChangeRouter>::default();
         let delivered = Arc::clone(&router);
         let pushed = move |push: PushInfo| -> Result<(), ()> {
             delivered.deliver(push);

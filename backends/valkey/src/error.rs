@@ -67,7 +67,7 @@ pub(crate) enum Failure {
     Full { place: String, why: String },
     #[error("{place} gave no answer within {} ms; check the network and the server's load", .after.as_millis())]
     TimedOut { place: String, after: Duration },
-    #[error("news of the group were missed; it is read again")]
+    #[error("changes of the group were missed; it is read again")]
     Gap,
     #[error("{instance_id:?} has no living record here; register again")]
     Lost { instance_id: InstanceId },
@@ -266,7 +266,7 @@ mod tests {
             include_str!("lua/step_away.lua"),
             include_str!("lua/deregister.lua"),
             include_str!("lua/list.lua"),
-            include_str!("lua/look.lua"),
+            include_str!("lua/poll.lua"),
             include_str!("lua/note.lua"),
             include_str!("lua/write_note.lua"),
         ];

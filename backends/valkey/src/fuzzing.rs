@@ -6,7 +6,7 @@ use crate::address::parse;
 use crate::dial::ServerFacts;
 use crate::error::ServerContext;
 use crate::foreign::ScanPage;
-use crate::mirror::{MemberMirror, NewsOutcome};
+use crate::mirror::{ChangeOutcome, MemberMirror};
 use crate::records::{decode, encode};
 use crate::scripts::GroupAnswer;
 
@@ -22,8 +22,8 @@ pub const ADDRESSES: &[&[u8]] = &[
     b"h:1?x",
 ];
 
-/// Samples for `news`: what a message says behind era and revision, with NULs between the parts.
-pub const NEWS: &[&[u8]] = &[
+/// Samples for `changes`: what a message says behind era and revision, with NULs between the parts.
+pub const CHANGES: &[&[u8]] = &[
     b"a\0",
     b"b\x005 00000000000000ff live 0a 7 3000000 0b {\"schema\":1,\"incarnation\":\"00000000000000ff\",\"state\":\"active\"}\0a\0",
     b"b\0nonsense",
@@ -63,15 +63,15 @@ pub fn addresses(input: &[u8]) {
 }
 
 /// Messages of a group: only the next one changes anything, and one that cannot be read leaves the revision.
-pub fn news(input: &[u8]) {
+pub fn changes(input: &[u8]) {
     let mirror = || MemberMirror::of_list("e".into(), 4, &[(b"a".to_vec(), HELD.to_vec())]).ok();
     for (begin, is_next) in [("e\x005\0", true), ("e\x004\0", false), ("e\x006\0", false), ("f\x005\0", false), ("", false)] {
         let Some(mut mirror) = mirror() else { return };
         let before = mirror.view(&[]);
         let outcome = mirror.apply(&[begin.as_bytes(), input].concat());
         match outcome {
-            Ok(NewsOutcome::Applied) => assert_eq!(mirror.revision(), 5),
-            Ok(NewsOutcome::Known | NewsOutcome::Missed) => assert_eq!(mirror.view(&[]), before),
+            Ok(ChangeOutcome::Applied) => assert_eq!(mirror.revision(), 5),
+            Ok(ChangeOutcome::Known | ChangeOutcome::Missed) => assert_eq!(mirror.view(&[]), before),
             Err(_) => assert_eq!(mirror.revision(), 4),
         }
         // The input alone may have an era and a revision of its own.

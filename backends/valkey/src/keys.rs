@@ -51,7 +51,7 @@ impl KeyPrefix {
         self.key(group, "notes")
     }
 
-    /// The channel of the group's news. Channels are common to all databases of a server.
+    /// The channel of the group's changes. Channels are common to all databases of a server.
     pub(crate) fn channel(&self, group: &GroupName, database: u16) -> String {
         self.key(group, &format!("news:{database}"))
     }

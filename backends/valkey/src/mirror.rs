@@ -1,4 +1,4 @@
-//! A group as this process knows it. Pure: it takes lists and news, and shows the members.
+//! A group as this process knows it. Pure: it takes lists and changes, and shows the members.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::records::decode;
 
 /// What became of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NewsOutcome {
+pub(crate) enum ChangeOutcome {
     /// The mirror has changed.
     Applied,
     /// It was known already.
@@ -47,15 +47,15 @@ impl MemberMirror {
     }
 
     /// Takes a message: era and revision, then ids and records by turns; an empty record is one that has ended.
-    pub(crate) fn apply(&mut self, message: &[u8]) -> ValkeyResult<NewsOutcome> {
+    pub(crate) fn apply(&mut self, message: &[u8]) -> ValkeyResult<ChangeOutcome> {
         let mut parts = message.split(|byte| *byte == 0);
         let number = |part: &[u8]| std::str::from_utf8(part).ok()?.parse::<u64>().ok();
-        let (Some(era), Some(revision)) = (parts.next(), parts.next().and_then(number)) else { return Ok(NewsOutcome::Missed) };
+        let (Some(era), Some(revision)) = (parts.next(), parts.next().and_then(number)) else { return Ok(ChangeOutcome::Missed) };
         if era != self.era.as_bytes() || revision > self.revision + 1 {
-            return Ok(NewsOutcome::Missed);
+            return Ok(ChangeOutcome::Missed);
         }
         if revision <= self.revision {
-            return Ok(NewsOutcome::Known);
+            return Ok(ChangeOutcome::Known);
         }
         while let (Some(id), Some(record)) = (parts.next(), parts.next()) {
             if record.is_empty() {
@@ -68,7 +68,7 @@ impl MemberMirror {
             }
         }
         self.revision = revision;
-        Ok(NewsOutcome::Applied)
+        Ok(ChangeOutcome::Applied)
     }
 
     pub(crate) fn view(&self, foreign: &[InstanceId]) -> Arc<View> {
@@ -90,20 +90,20 @@ mod tests {
         mirror.view(&[]).members().iter().map(|member| member.instance_id.to_string()).collect()
     }
 
-    fn changed_by(mirror: &mut MemberMirror, parts: &[&str]) -> NewsOutcome {
+    fn changed_by(mirror: &mut MemberMirror, parts: &[&str]) -> ChangeOutcome {
         mirror.apply(parts.join("\0").as_bytes()).unwrap()
     }
 
     #[test]
-    fn news_follow_each_other_without_a_gap() {
+    fn changes_follow_each_other_without_a_gap() {
         let mut mirror = MemberMirror::of_list("e".into(), 4, &[(b"a".to_vec(), record(1).into_bytes())]).unwrap();
-        assert_eq!(changed_by(&mut mirror, &["e", "4", "a", ""]), NewsOutcome::Known);
-        assert_eq!(changed_by(&mut mirror, &["e", "5", "b", &record(5), "a", ""]), NewsOutcome::Applied);
+        assert_eq!(changed_by(&mut mirror, &["e", "4", "a", ""]), ChangeOutcome::Known);
+        assert_eq!(changed_by(&mut mirror, &["e", "5", "b", &record(5), "a", ""]), ChangeOutcome::Applied);
         assert_eq!((ids(&mirror), mirror.revision()), (vec!["b".to_owned()], 5));
-        assert_eq!(changed_by(&mut mirror, &["e", "6", "b", "", "b", &record(6)]), NewsOutcome::Applied);
+        assert_eq!(changed_by(&mut mirror, &["e", "6", "b", "", "b", &record(6)]), ChangeOutcome::Applied);
         assert_eq!(ids(&mirror), ["b"], "one that ended and came back in one step");
         for missed in [&["e", "8", "b", ""][..], &["f", "7"], &["e"], &["e", "x"], &[""]] {
-            assert_eq!(changed_by(&mut mirror, missed), NewsOutcome::Missed, "{missed:?}");
+            assert_eq!(changed_by(&mut mirror, missed), ChangeOutcome::Missed, "{missed:?}");
         }
         assert!(mirror.has_reached("e", 6) && !mirror.has_reached("e", 7) && !mirror.has_reached("f", 6));
     }

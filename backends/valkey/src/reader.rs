@@ -1,5 +1,5 @@
-//! Follows a group for its watches: one list, then the news of its channel. The proof is a script's answer: behind it no news are missing.
-//! The script also buries who is due, so it is called at the next deadline too.
+//! Follows a group for its watches: one list, then the changes of its channel. The proof is a script's answer: behind it no changes are
+//! missing. The script also evicts members that are due, so it is called at the next deadline too.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use crate::client::{Client, MakesGroup, read};
 use crate::connection::LiveConnection;
 use crate::error::{Failure, ValkeyResult};
 use crate::foreign::MemberScan;
-use crate::mirror::{MemberMirror, NewsOutcome};
-use crate::records::TTL_LEAST;
+use crate::mirror::{ChangeOutcome, MemberMirror};
+use crate::records::TTL_MIN;
 use crate::scripts::{GroupAnswer, LuaScript};
-use crate::subscription::NewsSubscription;
+use crate::subscription::ChangeSubscription;
 
 /// The most watches that one [`ValkeyBackend`](crate::ValkeyBackend) and its clones serve at a time.
 pub const WATCHERS_MAX: usize = 16_384;
@@ -28,7 +28,7 @@ pub(crate) const LIMITS: FeedLimits = FeedLimits { watches: WATCHERS_MAX, groups
 const PROOF_LIMITS: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
 /// How often everything is read anew, so that what was edited by hand stays unnoticed for no longer.
 const RELIST_EVERY: Duration = Duration::from_mins(1);
-/// How often a group is listed at once where its news are missed again meanwhile.
+/// How often a group is listed at once where its changes are missed again meanwhile.
 const LIST_TRIES: usize = 3;
 
 pub(crate) struct ValkeyReader {
@@ -42,7 +42,7 @@ pub(crate) struct ValkeyReader {
 
 struct Following {
     connection: Arc<LiveConnection>,
-    news: NewsSubscription,
+    changes: ChangeSubscription,
     mirror: MemberMirror,
     listed: Instant,
     /// When the next record is due by the server's clock; `None`: there is none.
@@ -101,7 +101,7 @@ impl ValkeyReader {
         Err(Failure::Gap)
     }
 
-    /// Waits for news, or for the next deadline.
+    /// Waits for changes, or for the next deadline.
     async fn follow_on(&mut self, feed: &Feed) -> ValkeyResult<()> {
         let Some(following) = &mut self.followed else { return self.list(feed).await };
         let due = following.due;
@@ -112,7 +112,7 @@ impl ValkeyReader {
             }
         };
         tokio::select! {
-            message = following.news.messages.recv() => {
+            message = following.changes.messages.recv() => {
                 // `None`: the connection has ended, or this reader was too slow.
                 let message = message.ok_or(Failure::Gap)?;
                 let is_new = following.take(&message)?;
@@ -121,13 +121,13 @@ impl ValkeyReader {
                 }
                 Ok(())
             }
-            () = is_due => self.look(feed).await,
+            () = is_due => self.poll(feed).await,
             () = MemberScan::changed(self.scan.as_mut()) => self.follow_foreign(feed).await,
         }
     }
 
-    /// Has the server bury who is due, and proves what is shown.
-    async fn look(&mut self, feed: &Feed) -> ValkeyResult<()> {
+    /// Has the server evict members that are due, and proves what is shown.
+    async fn poll(&mut self, feed: &Feed) -> ValkeyResult<()> {
         self.follow_foreign(feed).await?;
         let Some(following) = &mut self.followed else { return self.list(feed).await };
         // Calls have left a connection that is not usable any more: the primary may be elsewhere.
@@ -136,14 +136,14 @@ impl ValkeyReader {
         }
         let limit = feed.pace().unwrap_or_default().clamp(PROOF_LIMITS.0, PROOF_LIMITS.1);
         let proven = self.client.clock.now();
-        let asked = ask(&self.client, &self.client.scripts.look, feed.group(), &following.connection);
+        let asked = ask(&self.client, &self.client.scripts.poll, feed.group(), &following.connection);
         let late = || Failure::TimedOut { place: following.connection.context.place.clone(), after: limit };
         let answer = match timeout(limit, asked).await {
             Ok(answer) => answer?,
             Err(_) => return Err(late()),
         };
         following.due = due(&answer);
-        // All news that were published before the answer are there already.
+        // All changes that were published before the answer are there already.
         let is_new = following.drain()?;
         if !following.mirror.has_reached(&answer.era, answer.revision) {
             return Err(Failure::Gap);
@@ -155,7 +155,7 @@ impl ValkeyReader {
         Ok(())
     }
 
-    /// Shows what the news have brought, unless a call has shown something later: then that is on its way.
+    /// Shows what the changes have brought, unless a call has shown something later: then that is on its way.
     fn publish(&self, feed: &Feed) -> ValkeyResult<()> {
         let Some(following) = &self.followed else { return Ok(()) };
         let revision = following.mirror.revision();
@@ -167,7 +167,7 @@ impl ValkeyReader {
         Ok(())
     }
 
-    /// The contract's answer. Where news were missed, nothing is wrong: a list says what they were.
+    /// The contract's answer. Where changes were missed, nothing is wrong: a list says what they were.
     async fn settled(&mut self, answer: ValkeyResult<()>, feed: &Feed) -> Result<()> {
         let answer = match answer {
             Err(Failure::Gap) => self.list(feed).await,
@@ -198,7 +198,7 @@ impl GroupReader<shardwise_core::View> for ValkeyReader {
     }
 
     async fn prove(&mut self, feed: &Feed) -> Result<()> {
-        let answer = self.look(feed).await;
+        let answer = self.poll(feed).await;
         self.settled(answer, feed).await
     }
 }
@@ -215,7 +215,7 @@ fn due(answer: &GroupAnswer) -> Option<Instant> {
 }
 
 impl Following {
-    /// Subscribes to the news and lists the group. A failure comes with its connection.
+    /// Subscribes to the changes and lists the group. A failure comes with its connection.
     async fn open(
         client: &Client,
         group: &GroupName,
@@ -232,31 +232,31 @@ impl Following {
     }
 
     async fn try_open(client: &Client, group: &GroupName, connection: &Arc<LiveConnection>) -> ValkeyResult<Self> {
-        let news = connection.subscribe(&client.channel(group)).await?;
+        let changes = connection.subscribe(&client.channel(group)).await?;
         let answer = ask(client, &client.scripts.list, group, connection).await?;
         let (due, era, revision) = (due(&answer), answer.era.clone(), answer.revision);
         let mirror = MemberMirror::of_list(era, revision, &answer.records())?;
-        Ok(Self { connection: Arc::clone(connection), news, mirror, listed: Instant::now(), due })
+        Ok(Self { connection: Arc::clone(connection), changes, mirror, listed: Instant::now(), due })
     }
 
     /// Takes one message; whether it has changed anything.
     fn take(&mut self, message: &[u8]) -> ValkeyResult<bool> {
         match self.mirror.apply(message)? {
-            NewsOutcome::Applied => {
+            ChangeOutcome::Applied => {
                 // A member that has come may be the next that is due. The server knows when, but no sooner than this.
-                let soon = Instant::now() + TTL_LEAST;
+                let soon = Instant::now() + TTL_MIN;
                 self.due = Some(self.due.map_or(soon, |due| due.min(soon)));
                 Ok(true)
             }
-            NewsOutcome::Known => Ok(false),
-            NewsOutcome::Missed => Err(Failure::Gap),
+            ChangeOutcome::Known => Ok(false),
+            ChangeOutcome::Missed => Err(Failure::Gap),
         }
     }
 
     /// Takes all messages that have arrived.
     fn drain(&mut self) -> ValkeyResult<bool> {
         let mut is_new = false;
-        while let Ok(message) = self.news.messages.try_recv() {
+        while let Ok(message) = self.changes.messages.try_recv() {
             is_new |= self.take(&message)?;
         }
         Ok(is_new)

@@ -10,7 +10,7 @@ use crate::error::{Failure, ValkeyResult};
 /// The most bytes one record may have as JSON.
 pub const RECORD_BYTES_MAX: usize = 65_536;
 /// The shortest TTL; shorter requests get this one.
-pub const TTL_LEAST: Duration = Duration::from_secs(1);
+pub const TTL_MIN: Duration = Duration::from_secs(1);
 /// How many words stand before a record's JSON: see `lua/group.lua`.
 const WORDS: usize = 7;
 

@@ -40,7 +40,7 @@ pub(crate) struct ScriptSet {
     pub(crate) step_away: LuaScript,
     pub(crate) deregister: LuaScript,
     pub(crate) list: LuaScript,
-    pub(crate) look: LuaScript,
+    pub(crate) poll: LuaScript,
     pub(crate) note: LuaScript,
     pub(crate) write_note: LuaScript,
 }
@@ -54,7 +54,7 @@ impl ScriptSet {
             step_away: LuaScript::of_group(include_str!("lua/step_away.lua")),
             deregister: LuaScript::of_group(include_str!("lua/deregister.lua")),
             list: LuaScript::of_group(include_str!("lua/list.lua")),
-            look: LuaScript::of_group(include_str!("lua/look.lua")),
+            poll: LuaScript::of_group(include_str!("lua/poll.lua")),
             note: LuaScript::alone(include_str!("lua/note.lua")),
             write_note: LuaScript::alone(include_str!("lua/write_note.lua")),
         }
@@ -128,7 +128,7 @@ mod tests {
         assert_eq!(LuaScript::alone("return 1").sha, "cb70127618f0b0be70c53cf6bfcfa54a29d9b0c0");
         let scripts = ScriptSet::new();
         assert!(scripts.renew.text.starts_with("#!lua\n-- What the scripts of a group begin with."));
-        assert_ne!(scripts.renew.sha, scripts.look.sha);
+        assert_ne!(scripts.renew.sha, scripts.poll.sha);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Subscriptions to the news of groups, each over one connection.
+//! Subscriptions to the changes of groups, each over one connection.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,14 +16,14 @@ const SUBSCRIBE_LIMIT: Duration = Duration::from_secs(3);
 const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 
 /// A reader's subscription. Dropping it leaves the channel.
-pub(crate) struct NewsSubscription {
+pub(crate) struct ChangeSubscription {
     pub(crate) messages: mpsc::Receiver<Vec<u8>>,
     channel: String,
     number: u64,
     connection: Arc<LiveConnection>,
 }
 
-impl NewsSubscription {
+impl ChangeSubscription {
     /// A place for messages; the server is not asked for any yet.
     fn new(connection: &Arc<LiveConnection>, channel: &str) -> Self {
         let (number, messages) = connection.router.add(channel);
@@ -31,7 +31,7 @@ impl NewsSubscription {
     }
 }
 
-impl Drop for NewsSubscription {
+impl Drop for ChangeSubscription {
     fn drop(&mut self) {
         self.connection.router.remove(&self.channel, self.number);
         // Without a runtime the connection has no task any more either.
@@ -53,10 +53,10 @@ impl Drop for NewsSubscription {
 
 impl LiveConnection {
     /// Has messages of that channel delivered from now on.
-    pub(crate) async fn subscribe(self: &Arc<Self>, channel: &str) -> ValkeyResult<NewsSubscription> {
+    pub(crate) async fn subscribe(self: &Arc<Self>, channel: &str) -> ValkeyResult<ChangeSubscription> {
         let subscribe = async {
             let _turn = self.subscribing.lock().await;
-            let subscription = NewsSubscription::new(self, channel);
+            let subscription = ChangeSubscription::new(self, channel);
             self.redis.clone().subscribe(channel).await.map_err(|error| self.context.meaning(&error))?;
             Ok(subscription)
         };

@@ -10,7 +10,7 @@ use shardwise_core::ClaimName;
 use shardwise_discovery::{Discovery, ErrorKind, Notes, WriteOutcome};
 use shardwise_testkit::{Lag, TcpProxy};
 
-/// A restarted server restarts all leases, so no member is buried that renews then. Each member registers anew.
+/// A restarted server restarts all leases, so no member is evicted that renews then. Each member registers anew.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_was_restarted_costs_a_registration_each_and_no_member() {
     let server = valkey().await;
@@ -80,7 +80,7 @@ async fn scripts_that_were_flushed_are_sent_again() {
     assert!(matches!(here.write_note(&group(), &name, 0, "1").await.unwrap(), WriteOutcome::Written(_)));
 }
 
-/// The connections of all are reset again and again: no member is buried, and every watch goes on.
+/// The connections of all are reset again and again: no member is evicted, and every watch goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_that_break_cost_no_member() {
     let server = valkey().await;
@@ -103,9 +103,9 @@ async fn connections_that_break_cost_no_member() {
     assert_eq!(fleet.lost(), 0);
 }
 
-/// A process that is cut off is buried on time, and comes back.
+/// A process that is cut off is evicted on time, and comes back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_is_cut_off_is_buried_and_comes_back() {
+async fn who_is_cut_off_is_evicted_and_comes_back() {
     let server = valkey().await;
     let proxy = TcpProxy::start(server.socket_addr()).await.unwrap();
     let (cut, open) = (backend(&format!("redis://{}", proxy.address())), backend(&server.address()));
@@ -121,7 +121,7 @@ async fn who_is_cut_off_is_buried_and_comes_back() {
     assert!(took < TTL + Duration::from_secs(2) + late, "{took:?}, with {late:?} for this machine");
     proxy.heal().await.unwrap();
     view_of(&mut watch, &["cut", "open"]).await;
-    assert!(fleet.lost() >= 1, "its record was buried");
+    assert!(fleet.lost() >= 1, "its record was evicted");
 }
 
 /// The server is stopped for longer than a TTL: a member whose lease has ended has to register again, and does.

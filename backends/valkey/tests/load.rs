@@ -41,7 +41,7 @@ async fn a_takeover_takes_little_more_than_a_ttl() {
     }
     took.sort_unstable();
     println!("gone after {took:?}, TTL {TTL:?}");
-    assert_eq!(fleet.lost(), 0, "no living member was buried");
+    assert_eq!(fleet.lost(), 0, "no living member was evicted");
     let late = lag.allowance();
     assert!(took.iter().all(|took| *took < TTL + Duration::from_millis(600) + late), "{took:?}, with {late:?} for this machine");
 }
@@ -79,7 +79,7 @@ async fn joining_and_leaving_are_seen_at_once() {
     assert!(best < LIMIT + late, "p50 {best:?}, with {late:?} for this machine");
 }
 
-/// Three hundred members of sixteen processes: all stay, and none of them is news.
+/// Three hundred members of sixteen processes: all stay, and none of them is a change.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_hundred_members_of_sixteen_processes_stay() {
     const MEMBERS: u64 = 300;
@@ -104,5 +104,5 @@ async fn three_hundred_members_of_sixteen_processes_stay() {
         tokio::time::sleep(ttl / 3).await;
     }
     let view = processes[1].members(&group()).await.unwrap().view;
-    assert_eq!((ids(&view).len(), view.revision()), (all.len(), revision), "renewals are no news");
+    assert_eq!((ids(&view).len(), view.revision()), (all.len(), revision), "renewals are no changes");
 }

@@ -10,8 +10,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use shardwise_core::{
-    Circle, InstanceId, KeyOwners, KeyPlacement, KeyShare, Member, Moment, NameError, Ownership, PlacementParams, Replicas, ServiceState,
-    SlotOwners, View, Weight, hash_bytes,
+    IncrementalRing, InstanceId, KeyOwners, KeyPlacement, KeyShare, Member, Moment, NameError, Ownership, PlacementParams, Replicas,
+    ServiceState, SlotOwners, View, Weight, hash_bytes,
 };
 
 const KEYS: usize = 4_096;
@@ -96,12 +96,12 @@ fn on_ids(ask: fn(&Ownership, &[String], Moment) -> usize) -> Result<Round, Name
 
 /// A member leaves, and is there again in the next round.
 fn change(members: u32) -> Result<Round, NameError> {
-    let (all, mut circle) = (fleet(members)?, Circle::new(PlacementParams::default()));
-    circle.place(all.iter().cloned());
+    let (all, mut ring) = (fleet(members)?, IncrementalRing::new(PlacementParams::default()));
+    ring.place(all.iter().cloned());
     let mut whole = true;
     Ok(Box::new(move || {
         whole = !whole;
-        black_box(circle.place(all.iter().skip(usize::from(!whole)).cloned()));
+        black_box(ring.place(all.iter().skip(usize::from(!whole)).cloned()));
     }))
 }
 

@@ -79,11 +79,11 @@ class OnSqlite(unittest.TestCase):
     def test_a_lower_epoch_is_refused(self) -> None:
         start = self.resume(owner())
         self.resume(owner(epoch=6))
-        for call in (lambda: self.resume(owner()), lambda: self.save(owner(), start, "ghost"), lambda: self.resume(owner("another"))):
+        for call in (lambda: self.resume(owner()), lambda: self.save(owner(), start, "stale"), lambda: self.resume(owner("another"))):
             self.assertRaisesRegex(Fenced, "slot/17 of group 'büro 1' is held under a higher epoch than 5", call)
         # The number of slots was changed: only the row of the key has seen the owner's epoch.
         self.resume(owner(resource="slot/300", epoch=7))
-        for call in (lambda: self.resume(owner(epoch=6)), lambda: self.save(owner(epoch=6), start, "ghost")):
+        for call in (lambda: self.resume(owner(epoch=6)), lambda: self.save(owner(epoch=6), start, "stale")):
             with self.assertRaises(Fenced) as refused:
                 call()
             self.assertEqual((refused.exception.resource, refused.exception.epoch, refused.exception.seen), ("slot/17", 6, 7))

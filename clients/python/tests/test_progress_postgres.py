@@ -35,7 +35,7 @@ class OnPostgres(unittest.TestCase):
             self.assertEqual(one, saved(1, "10", 5))
             with db.transaction():
                 self.assertEqual(owner(epoch=6).resume(db), one)
-            calls: tuple[Callable[[], object], ...] = (lambda: owner().resume(db), lambda: owner().save(db, one, "ghost"))
+            calls: tuple[Callable[[], object], ...] = (lambda: owner().resume(db), lambda: owner().save(db, one, "stale"))
             for call in calls:
                 with self.assertRaises(Fenced) as refused, db.transaction():
                     call()
@@ -43,7 +43,7 @@ class OnPostgres(unittest.TestCase):
             with db.transaction():
                 self.assertEqual(owner(resource="slot/300", epoch=7).resume(db), one)
             with self.assertRaises(Fenced) as refused, db.transaction():
-                owner(epoch=6).save(db, one, "ghost")
+                owner(epoch=6).save(db, one, "stale")
             self.assertEqual(refused.exception.seen, 7)
 
     def test_two_tasks_cannot_overwrite_each_other(self) -> None:

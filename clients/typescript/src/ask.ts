@@ -7,7 +7,7 @@ import { pause, sleep, tied, unless } from "./waits.js";
 
 const [BODY_BYTES_MAX, WITHIN_MS_MAX, IDEMPOTENCY_KEY] = [1024 * 1024, 300_000, /^[!-~]{1,256}$/];
 /** So much longer than the deadline the sidecar's own answer is waited for, and so long a cancellation may take. */
-const [GRACE_MS, CANCEL_WITHIN_MS, CANCELS_MOST] = [1_000, 2_000, 64];
+const [GRACE_MS, CANCEL_WITHIN_MS, CANCELS_MAX] = [1_000, 2_000, 64];
 const PAUSE_MS = { first: 50, longest: 500 };
 /** Kinds of problems that say without a header that no handler has seen the request. */
 const NOTHING_DONE = ["not-handled", "unavailable", "unreachable-instance", "unreachable-worker"];
@@ -86,7 +86,7 @@ export class Asker {
 
   /** Has the handler ended, in the background. The connection is closed too, so nothing is lost if this does not arrive. */
   #cancel(id: string): void {
-    if (this.#cancels >= CANCELS_MOST) return;
+    if (this.#cancels >= CANCELS_MAX) return;
     this.#cancels += 1;
     const ends = new AbortController();
     const cancelled = unless(ends, CANCEL_WITHIN_MS, this.http.fetch(`requests/${id}`, ends.signal, { method: "DELETE" }));

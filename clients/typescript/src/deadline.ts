@@ -3,15 +3,15 @@
 import type { Clock } from "./waits.js";
 
 /** Timers may not count while the machine sleeps, so the clock is read at least so often. */
-const LOOK_EVERY_MS = 200;
+const POLL_EVERY_MS = 200;
 /** The most renewals that wait for the lines of the stream that they presuppose. */
-const PENDING_MOST = 16;
+const PENDING_MAX = 16;
 
 export interface DeadlineEvents {
   /** It is ahead now and was not before, or it was reached. The second comes once, and before it is moved on: there was a gap. */
   changed(isAhead: boolean): void;
-  /** A timer has looked at the clock. */
-  looked(): void;
+  /** A timer has fired: what the clock ends is to be flushed. */
+  flush(): void;
 }
 
 export class Deadline {
@@ -42,7 +42,7 @@ export class Deadline {
    */
   extend(at: number, version: number): void {
     if (this.version !== undefined && version <= this.version) this.#move(at);
-    else this.#pending = [...this.#pending, { version, at }].slice(-PENDING_MOST);
+    else this.#pending = [...this.#pending, { version, at }].slice(-PENDING_MAX);
   }
 
   /** The changes up to that version are processed. */
@@ -80,11 +80,11 @@ export class Deadline {
   #watch(): void {
     this.#stop();
     if (!this.#isWatched) return;
-    const left = Math.max(1, Math.min(LOOK_EVERY_MS, Math.ceil(this.#at - this.#clock.now())));
+    const left = Math.max(1, Math.min(POLL_EVERY_MS, Math.ceil(this.#at - this.#clock.now())));
     this.#stop = this.#clock.after(left, () => {
       this.#look();
       this.#watch();
-      this.#events.looked();
+      this.#events.flush();
     });
   }
 }

@@ -9,7 +9,7 @@ import { isPath } from "./requests.js";
 
 /** The most bytes of a body, in both directions. */
 const BODY_BYTES_MAX = 1024 * 1024;
-const AT_ONCE_MOST = 64;
+const AT_ONCE_MAX = 64;
 /** A caller waits so long at most. The sidecar ends the connection when this one's does not wait any more. */
 const ANSWER_WITHIN_MS = 300_000;
 /** The sidecar says here whom a request is for. */
@@ -87,7 +87,7 @@ export class RequestHandlers {
       return problem(404, "no such path", `this worker has no handler at "${path}" for requests to ${MEANT[to as keyof typeof MEANT]}`);
     }
     if (method !== "GET" && method !== "POST") return problem(405, "not allowed", "send GET or POST");
-    if (this.#running >= AT_ONCE_MOST) return new Refusal(429, "too many requests", `at most ${AT_ONCE_MOST} requests are answered at a time`);
+    if (this.#running >= AT_ONCE_MAX) return new Refusal(429, "too many requests", `at most ${AT_ONCE_MAX} requests are answered at a time`);
     const said = saidOf(headers);
     if (said === undefined) return problem(400, "not understood", "a header of the sidecar cannot be read");
     // Until the handler has ended, also if its answer comes too late.

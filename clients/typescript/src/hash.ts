@@ -206,7 +206,7 @@ export function xxh3(bytes: Uint8Array): [number, number] {
   return [high, low];
 }
 
-/** The slot of a hash on a circle of that many slots. */
+/** The slot of a hash on a ring of that many slots. */
 export function slotOf(hashHigh: number, hashLow: number, slots: number): number {
   return Math.floor((hashHigh * slots + Math.floor((hashLow * slots) / 2 ** 32)) / 2 ** 32);
 }

@@ -8,7 +8,7 @@ import type { Grant, GrantLine } from "./types.js";
 import type { Clock } from "./waits.js";
 
 /** The most numbers of grants of one lease that are remembered after they were let go. */
-const RELEASED_MOST = 131_072;
+const RELEASED_MAX = 131_072;
 
 /** A grant. `order` is that of its arrival, over all leases. */
 export class Holding {
@@ -24,7 +24,7 @@ export interface HoldingsEvents {
 }
 
 export class Holdings {
-  /** The size of the circle; 0 before the first table. */
+  /** The size of the ring; 0 before the first table. */
   slots = 0;
   /** Why the latest renewal has failed. */
   trouble = "";
@@ -54,7 +54,7 @@ export class Holdings {
         if (!isAhead) for (const entry of this.#entries()) this.#lose(entry, this.#late());
         this.#changes.touch(this.#current.keys());
       },
-      looked: () => this.#flush(),
+      flush: () => this.#flush(),
     });
   }
 
@@ -183,7 +183,7 @@ export class Holdings {
   }
 
   #replace(slots: number, grants: Grant[]): void {
-    // Only another sidecar has another circle, and that has another lease.
+    // Only another sidecar has another ring, and that has another lease.
     if (slots !== this.slots && this.version !== undefined) throw new ShardwiseError(`the number of slots has changed from ${this.slots} to ${slots}`);
     this.slots = slots;
     const numbers = new Set(grants.map(({ grant }) => grant));
@@ -250,7 +250,7 @@ export class Holdings {
     this.#released.add(grant);
     this.#finished.push(grant);
     const [first] = this.#released;
-    if (this.#released.size > RELEASED_MOST && first !== undefined) this.#released.delete(first);
+    if (this.#released.size > RELEASED_MAX && first !== undefined) this.#released.delete(first);
   }
 
   #remove(holding: Holding): void {

@@ -13,13 +13,13 @@ import { End, RetryPauses, sleep } from "./waits.js";
 export type KeyWork = (key: string, guard: Guard) => Promise<void> | void;
 export interface OwnedContext { holdings: Holdings; onError(error: unknown): void; stopped(run: OwnedRun): void }
 
-/** The keys of a list by their slots, for the circle of the present table. */
+/** The keys of a list by their slots, for the ring of the present table. */
 export class KeySlots {
   readonly #holdings: Holdings;
   readonly #slots = new Map<string, number>();
   #keys: Set<string>;
   #bySlot = new Map<number, string[]>();
-  #circle = 0;
+  #slotCount = 0;
 
   constructor(holdings: Holdings, keys: Keys) {
     [this.#holdings, this.#keys] = [holdings, checked(keys)];
@@ -28,7 +28,7 @@ export class KeySlots {
   get keys(): ReadonlySet<string> { return this.#keys; }
 
   replace(keys: Keys): void {
-    [this.#keys, this.#circle] = [checked(keys), 0];
+    [this.#keys, this.#slotCount] = [checked(keys), 0];
   }
 
   /** The slot of a key of the list; `undefined` before the first table. */
@@ -44,8 +44,8 @@ export class KeySlots {
 
   #place(): void {
     const { slots } = this.#holdings;
-    if (this.#circle === slots) return;
-    [this.#circle, this.#bySlot] = [slots, new Map()];
+    if (this.#slotCount === slots) return;
+    [this.#slotCount, this.#bySlot] = [slots, new Map()];
     this.#slots.clear();
     for (const key of this.#keys) {
       const slot = slotOfKey(key, slots);

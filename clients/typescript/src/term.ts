@@ -62,7 +62,7 @@ export class Term {
   readonly #opened: OpenedLease;
   readonly #ends = new AbortController();
   readonly #renewal = new Bell();
-  readonly #news = new Bell();
+  readonly #changed = new Bell();
   readonly #finished = new Set<number>();
   #end: TermEnd | undefined;
 
@@ -102,7 +102,7 @@ export class Term {
   /** The sidecar hears at once that no work is in flight under these grants. */
   finished(grants: number[]): void {
     for (const grant of grants) this.#finished.add(grant);
-    this.#news.ring();
+    this.#changed.ring();
   }
 
   /** Whether the sidecar says that this worker holds the key. */
@@ -188,7 +188,7 @@ export class Term {
 
   async #report(): Promise<void> {
     while (!this.#isOver) {
-      await this.#news.next(this.#ends.signal);
+      await this.#changed.next(this.#ends.signal);
       for (let tries = 0; this.#finished.size > 0 && !this.#isOver; ) {
         const grants = [...this.#finished].slice(0, FINISHED_AT_ONCE);
         try {

@@ -52,7 +52,7 @@ export interface Period { due_ms: number; number: number }
 export interface Grant { grant: number; slot: Num; name: Str; epoch: number; period: Period | null; finish: boolean }
 /** A key that is held now, with its fence, and for how long, counted from before the question. */
 export interface EnteredKey { key: string; slot: number; epoch: number; valid_ms: number }
-/** All grants; `slots` is the size of the circle. `lost`: grants that are lost and not finished yet. */
+/** All grants; `slots` is the size of the ring. `lost`: grants that are lost and not finished yet. */
 export interface GrantTable { version: number; valid_ms: number; slots: number; grants: Grant[]; lost?: number[] | null }
 /** A line of the stream of grants: `all`, `granted`, `finish`, `lost`, `alive` or `ended`. */
 export interface GrantLine extends GrantTable { type: string; why?: Str }

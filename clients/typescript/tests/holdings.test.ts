@@ -197,7 +197,7 @@ test("a new connection brings the whole table", () => {
   assert.deepEqual(held.finished, [12, 11]);
 });
 
-test("another circle needs another lease", () => {
+test("another ring needs another lease", () => {
   const held = Held.of(3);
   const line = { type: "all", version: 9, valid_ms: 9_000, slots: 32, grants: [grant(10, 3), grant(11, 20)] };
   assert.throws(() => held.holdings.apply(line, held.clock.time), /the number of slots has changed from 16 to 32/);

@@ -1,4 +1,4 @@
-/** A lease on a fake sidecar, whose circle has 16 slots. */
+/** A lease on a fake sidecar, whose ring has 16 slots. */
 
 import type { Lease, LeaseOptions } from "../src/index.js";
 import { slotOfKey } from "../src/hash.js";

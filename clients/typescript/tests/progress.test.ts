@@ -104,10 +104,10 @@ for (const [name, inTransaction] of DATABASES) {
     assert.deepEqual(await resume(owner(17, 6)), saved(2, "20", 5));
     const fenced = (error: unknown) => error instanceof Fenced && error.resource === "slot/17" && error.epoch === 5;
     await assert.rejects(resume(owner()), fenced);
-    await assert.rejects(save(owner(), saved(2, "20", 5), "ghost"), fenced);
+    await assert.rejects(save(owner(), saved(2, "20", 5), "stale"), fenced);
     // The number of slots was changed: only the row of the key has seen the owner's epoch.
     await resume(owner(300, 7));
-    await assert.rejects(save(owner(17, 6), saved(2, "20", 5), "ghost"), (error) => error instanceof Fenced && error.seen === 7);
+    await assert.rejects(save(owner(17, 6), saved(2, "20", 5), "stale"), (error) => error instanceof Fenced && error.seen === 7);
     await assert.rejects(resume(owner(17, 6)), (error) => error instanceof Fenced && error.seen === 7);
     const named = new Progress({ group: "büro 1", key: "orders", fence: { name: "singleton/leader", epoch: 5 }, instance: "worker-5" });
     assert.deepEqual(await save(named, await resume(named), ""), saved(1, "", 5));

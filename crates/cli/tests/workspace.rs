@@ -14,9 +14,9 @@ use shardwise::settings::{Fallback, SettingKey, Shape};
 use shardwise_outbox::settings::known_keys;
 
 #[test]
-fn the_circle_of_the_tests_is_one_of_the_golden_vectors() {
-    let (circle, vectors) = (include_str!("../testdata/circle.txt"), include_str!("../../core/testdata/circles.txt"));
-    assert!(vectors.contains(circle), "testdata/circle.txt is not in crates/core/testdata/circles.txt any more: copy one from there");
+fn the_ring_of_the_tests_is_one_of_the_golden_vectors() {
+    let (ring, vectors) = (include_str!("../testdata/circle.txt"), include_str!("../../core/testdata/circles.txt"));
+    assert!(vectors.contains(ring), "testdata/circle.txt is not in crates/core/testdata/circles.txt any more: copy one from there");
 }
 
 const CLI_HEAD: &str = "# Command line

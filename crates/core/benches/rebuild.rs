@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, criterion_group, criterion_main};
 use shardwise_core::{
-    Circle, ClaimName, Holder, Incarnation, InstanceId, Member, NameOwners, PlacementKind, PlacementParams, Placer, Resource, SlotOwners,
-    Succession, View, Weight,
+    ClaimName, Holder, Incarnation, IncrementalRing, InstanceId, Member, NameOwners, PlacementKind, PlacementParams, Placer, Resource,
+    SlotOwners, Succession, View, Weight,
 };
 
 const FLEETS: [u32; 4] = [3, 50, 300, 1_000];
@@ -28,10 +28,10 @@ fn rebuild(c: &mut Criterion) {
             b.iter(|| SlotOwners::place(fleet.iter().cloned(), PlacementParams::default()));
         });
         group.bench_function(BenchmarkId::new("from nothing", size), |b| {
-            b.iter(|| Circle::new(PlacementParams::default()).place(fleet.iter().cloned()));
+            b.iter(|| IncrementalRing::new(PlacementParams::default()).place(fleet.iter().cloned()));
         });
-        let mut circle = Circle::new(PlacementParams::default());
-        circle.place(fleet.iter().cloned());
+        let mut ring = IncrementalRing::new(PlacementParams::default());
+        ring.place(fleet.iter().cloned());
         let (mut fleet, mut newcomer) = (fleet.clone(), size);
         group.bench_function(BenchmarkId::new("one joins or leaves", size), |b| {
             b.iter(|| {
@@ -41,10 +41,10 @@ fn rebuild(c: &mut Criterion) {
                     newcomer += 1;
                     fleet.push(member(newcomer));
                 }
-                circle.place(fleet.iter().cloned())
+                ring.place(fleet.iter().cloned())
             });
         });
-        group.bench_function(BenchmarkId::new("nothing changed but the walk", size), |b| b.iter(|| circle.place(fleet.iter().cloned())));
+        group.bench_function(BenchmarkId::new("nothing changed but the walk", size), |b| b.iter(|| ring.place(fleet.iter().cloned())));
     }
     weights(&mut group);
     group.finish();
@@ -56,8 +56,8 @@ fn weights(group: &mut BenchmarkGroup<'_, WallTime>) {
     for kind in [PlacementKind::Ring, PlacementKind::Quota] {
         let params = PlacementParams { kind, ..PlacementParams::default() };
         let mut fleet: Vec<_> = (0..1_000).map(weighted).collect();
-        let mut circle = Circle::new(params);
-        circle.place(fleet.iter().cloned());
+        let mut ring = IncrementalRing::new(params);
+        ring.place(fleet.iter().cloned());
         let mut newcomer = 1_000;
         group.bench_function(BenchmarkId::new(format!("one joins or leaves, weights 1 to 4, {}", kind.as_str()), 1_000), |b| {
             b.iter(|| {
@@ -67,13 +67,13 @@ fn weights(group: &mut BenchmarkGroup<'_, WallTime>) {
                     newcomer += 1;
                     fleet.push(weighted(newcomer));
                 }
-                circle.place(fleet.iter().cloned())
+                ring.place(fleet.iter().cloned())
             });
         });
     }
 }
 
-/// The succession while versions differ: one of a hundred members has left, or nothing is held. Includes computing the circle.
+/// The succession while versions differ: one of a hundred members has left, or nothing is held. Includes computing the ring.
 fn succession(c: &mut Criterion) {
     let mut group = c.benchmark_group("versions differ");
     group.sample_size(20);

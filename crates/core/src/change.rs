@@ -23,7 +23,7 @@ pub struct ShareMove {
 pub struct Side {
     /// The name of the placement.
     pub placement: &'static str,
-    /// Slots of the circle; `None` under a key placement.
+    /// Slots of the ring; `None` under a key placement.
     pub slots: Option<u32>,
     /// Points per unit of weight; `None` where the algorithm has none or fixes their number.
     pub virtual_nodes: Option<u32>,
@@ -55,7 +55,7 @@ impl Sample {
 }
 
 /// What would move under another placement, whatever the numbers of slots. Between two rings the shares are exact: the length of the arcs
-/// that change owners over the whole circle. From or to a key placement they are estimated from a [`Sample`].
+/// that change owners over the whole ring. From or to a key placement they are estimated from a [`Sample`].
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PlacementChange {
     /// The share of all keys that would change owner, 0 to 1.
@@ -168,13 +168,13 @@ fn by_arcs<'a>(before: &'a SlotOwners, after: &'a SlotOwners) -> Pairs<'a> {
     pairs
 }
 
-const CIRCLE: u128 = 1 << 64;
+const RING: u128 = 1 << 64;
 
-/// Visits every arc that lies in one slot of a circle of `slots` and in one of a circle of `others`, with its length.
+/// Visits every arc that lies in one slot of a ring of `slots` and in one of a ring of `others`, with its length.
 fn each_common_arc(slots: u32, others: u32, mut visit: impl FnMut(u32, u32, u128)) {
-    let end = |slot: u32, of: u32| if slot + 1 < of { u128::from(slot_start(slot + 1, of)) } else { CIRCLE };
+    let end = |slot: u32, of: u32| if slot + 1 < of { u128::from(slot_start(slot + 1, of)) } else { RING };
     let (mut slot, mut other, mut from) = (0, 0, 0);
-    while from < CIRCLE {
+    while from < RING {
         let (ends, other_ends) = (end(slot, slots), end(other, others));
         let to = ends.min(other_ends);
         visit(slot, other, to - from);
@@ -201,7 +201,7 @@ mod tests {
     }
 
     proptest! {
-        /// Checks key by key, on a circle that divides both.
+        /// Checks key by key, on a ring that divides both.
         #[test]
         fn a_change_shows_the_share_of_keys_that_change_hands(slots in 1u32..60, others in 1u32..60, members in 1u32..6, more in 0u32..2) {
             let before = PlacementParams { slots, virtual_nodes: 8, ..PlacementParams::default() };
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_on_one_circle_is_a_plan() {
+    fn a_change_on_one_ring_is_a_plan() {
         let (before, after) = (fleet(&[("a", 1), ("b", 2)]), fleet(&[("b", 2), ("c", 1)]));
         let params = PlacementParams { slots: 128, ..PlacementParams::default() };
         let (plan, change) =
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_modulo_moves_nearly_everything_and_a_circle_what_it_must() {
+    fn a_modulo_moves_nearly_everything_and_a_ring_what_it_must() {
         let (three, four) = (fleet(&[("a", 1), ("b", 1), ("c", 5)]), fleet(&[("a", 1), ("b", 1), ("c", 5), ("d", 1)]));
         let join = |placement| PlacementChange::new((three.clone(), by_key(placement)), (four.clone(), by_key(placement))).unwrap();
         let modulo = join(KeyPlacement::Modulo);

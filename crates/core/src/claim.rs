@@ -72,7 +72,7 @@ pub enum AcquireOutcome {
 /// What a claim is for. Slots and names of one group do not collide.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Resource {
-    /// A slot of the group's circle, below [`SLOTS_MAX`](crate::SLOTS_MAX).
+    /// A slot of the group's ring, below [`SLOTS_MAX`](crate::SLOTS_MAX).
     Slot(u32),
     /// The name of a singleton, a daemon or a timer.
     Name(ClaimName),

@@ -12,7 +12,7 @@ pub struct WalkStep {
     pub instance_id: InstanceId,
     /// The number of its point, from 0.
     pub point: u32,
-    /// The place of that point on the circle.
+    /// The place of that point on the ring.
     pub place: u64,
     /// The slots that it had when this one was placed.
     pub slots: u32,
@@ -29,7 +29,7 @@ pub struct Explanation {
     pub hash: u64,
     /// Its slot.
     pub slot: u32,
-    /// The start of the slot's arc on the circle: the walk goes clockwise from there.
+    /// The start of the slot's arc on the ring: the walk goes clockwise from there.
     pub start: u64,
     /// Members that were skipped because they were full, each once, in the order of the walk.
     pub passed: Vec<WalkStep>,
@@ -91,7 +91,7 @@ impl SlotOwners {
         }
         let owner = walked[slot as usize];
         let capacities = ring::capacities(self.members(), params.slots, params.load_margin);
-        let points = ring::circle(self.members(), params.virtual_nodes, hash);
+        let points = ring::sorted_points(self.members(), params.virtual_nodes, hash);
         let first = points.partition_point(|point| point.hash < start);
         let mut stops: Vec<WalkStep> = Vec::new();
         for point in points[first..].iter().chain(&points[..first]) {
@@ -132,7 +132,7 @@ impl SlotOwners {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Circle, PlacementParams, Weight};
+    use crate::{IncrementalRing, PlacementParams, Weight};
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
@@ -177,7 +177,7 @@ mod tests {
         let members: Vec<_> = ["c", "a", "b", "d"].map(|name| (id(name), Weight::ONE)).into();
         for hash in [crowded, stacked] {
             let params = PlacementParams { slots: 40, virtual_nodes: 6, ..PlacementParams::default() };
-            let placed = Circle::with_hash(params, hash).place(members.clone());
+            let placed = IncrementalRing::with_hash(params, hash).place(members.clone());
             for slot in 0..40 {
                 let met = placed.met(slot, slot_start(slot, 40), placed.indices(), hash);
                 let (last, passed) = met.split_last().unwrap();

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn on_a_circle_without_slots_nothing_is_held() {
+    fn on_a_ring_without_slots_nothing_is_held() {
         let ownership = holding(SlotSet::empty(0), 100);
         assert!(ownership.filter_at(&["a", "b"], Moment::ZERO).is_empty());
         assert_eq!(ownership.count_at(&["a", "b"], Moment::ZERO), 0);
@@ -151,7 +151,7 @@ mod tests {
 
     /// Lists of full blocks, with one key more and one less.
     #[test]
-    fn of_a_full_circle_every_key_is_kept() {
+    fn of_a_full_ring_every_key_is_kept() {
         for slots in [SLOTS_OUTBOX, SLOTS_DEFAULT, SLOTS_MAX, 10_000] {
             let ownership = holding(SlotSet::full(slots), 100);
             for count in [BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 2 * BLOCK + 1] {

@@ -13,7 +13,7 @@ pub(crate) struct Grants {
 }
 
 impl Grants {
-    /// The held slots of a circle of `slots`, and all epochs. Slots beyond the circle are ignored.
+    /// The held slots of a ring of `slots`, and all epochs. Slots beyond the ring are ignored.
     pub(crate) fn of<'a>(slots: u32, held: impl Iterator<Item = (&'a Resource, Epoch)>) -> (SlotSet, Self) {
         let mut set = SlotSet::empty(slots);
         let mut grants = Self { epochs: vec![0; slots as usize].into(), names: BTreeMap::new() };

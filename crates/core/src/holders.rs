@@ -87,9 +87,9 @@ pub struct Holding {
 }
 
 impl Holding {
-    /// Every slot of the circle in order, then every held name. `owners` is the placement of `view`; `None` if it names no member.
+    /// Every slot of the ring in order, then every held name. `owners` is the placement of `view`; `None` if it names no member.
     pub fn all(view: &View, policy: &Policy, owners: Option<&SlotOwners>, holders: &Holders) -> Vec<Self> {
-        let slots = owners.map_or(policy.placement.circle(), |owners| owners.params().slots);
+        let slots = owners.map_or(policy.placement.ring_slots(), |owners| owners.params().slots);
         let slots = (0..slots).map(|slot| Self::of_slot(slot, view, policy.version_rule, owners, holders));
         let names = holders.iter().filter(|(resource, _)| matches!(resource, Resource::Name(_)));
         let names = names.map(|(name, held)| Self { resource: name.clone(), held: Some(held.clone()), mismatch: None, wanted: None });
@@ -113,7 +113,7 @@ pub enum Mismatch {
     /// The named member has vanished, and because of `max_loss` its share waits for it.
     Loss,
     /// The named member is away, and its share waits for it (`rejoin_grace`).
-    Grace,
+    RejoinGrace,
     /// The group's versions differ, so holders keep what they have (`version_rule = "newest"`).
     VersionRule,
     /// The holder leaves or was drained, and finishes its work first.
@@ -143,7 +143,7 @@ impl Mismatch {
             _ if holder.is_some() && member.is_none() => Self::Expiring,
             _ if member.is_some_and(|member| member.state == MemberState::Draining) => Self::Drain,
             None => Self::Loss,
-            Some(state) if state.rests() => Self::Grace,
+            Some(state) if state.rests() => Self::RejoinGrace,
             Some(_) if holder.is_some() && rule == VersionRule::Newest && view.versions_differ() => Self::VersionRule,
             Some(_) if holder.is_some() => Self::Handover,
             Some(_) => Self::Unclaimed,
@@ -154,7 +154,7 @@ impl Mismatch {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Loss => "loss",
-            Self::Grace => "grace",
+            Self::RejoinGrace => "grace",
             Self::VersionRule => "version_rule",
             Self::Drain => "drain",
             Self::Expiring => "expiring",
@@ -216,7 +216,7 @@ mod tests {
         for rule in [VersionRule::None, VersionRule::Newest] {
             assert_eq!((of(rule, Some("a"), Some("a")), of(rule, None, None)), (None, None));
             assert_eq!(of(rule, Some("d"), Some("a")), Some(Mismatch::Drain));
-            assert_eq!(of(rule, None, Some("w")), Some(Mismatch::Grace));
+            assert_eq!(of(rule, None, Some("w")), Some(Mismatch::RejoinGrace));
             assert_eq!(of(rule, None, Some("gone")), Some(Mismatch::Loss));
             assert_eq!(of(rule, Some("gone"), Some("a")), Some(Mismatch::Expiring));
             assert_eq!(of(rule, Some("gone"), Some("gone")), Some(Mismatch::Expiring), "it holds it until its lease ends");

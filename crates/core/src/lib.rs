@@ -6,12 +6,12 @@
 //! communicating.
 //!
 //! From key to answer: [`ShardKey`] -> 64-bit hash -> [`slot_of`] -> one bit of the [`Ownership`] bitmap.
-//! From member to owner: [`Member`] in a [`View`] -> [`SlotOwners::place`] -> owner of every slot; a [`Circle`] places successive views.
+//! From member to owner: [`Member`] in a [`View`] -> [`SlotOwners::place`] -> owner of every slot; an [`IncrementalRing`] places
+//! successive views.
 
 mod backoff;
 mod causes;
 mod change;
-mod circle;
 mod claim;
 mod duration;
 mod explain;
@@ -22,6 +22,7 @@ mod health;
 mod hex;
 mod holders;
 pub mod holdings;
+mod incremental_ring;
 mod key;
 mod key_placements;
 pub mod machine;
@@ -53,13 +54,13 @@ mod walk;
 pub use backoff::{Backoff, exponential};
 pub use causes::write_with_causes;
 pub use change::{PlacementChange, Sample, ShareMove, Side};
-pub use circle::Circle;
 pub use claim::{AcquireOutcome, Claim, ClaimStore, Epoch, EpochError, Fence, Holder, Resource, StoreId};
 pub use duration::{DurationError, format_duration, parse_duration};
 pub use explain::{Explanation, WalkStep};
 pub use fingerprint::Fingerprint;
 pub use health::{CHECKS_IN_A_ROW, WorkerChecks};
 pub use holders::{HeldClaim, Holders, Holding, Mismatch};
+pub use incremental_ring::IncrementalRing;
 pub use key::{KEY_BYTES_MAX, Key, OwnedKey, ShardKey, hash_bytes};
 pub use key_placements::{KeyExplanation, KeyOwners, KeyShare, TooManyPoints};
 pub use member::{Address, Incarnation, Loss, Member, MemberState, Missing, WEIGHT_MAX, Weight, WorkerHealth};
@@ -72,7 +73,7 @@ pub use placer::{Placer, ViewPlacement};
 pub use plan::{Balance, Move, Plan};
 pub use policy::{
     BackendLoss, DRAIN_TIMEOUT_MAX, KEEP_FOR_MAX, KeyPlacement, LoadMargin, MaxLoss, OwnershipMode, PlacementKind, PlacementParams, Policy,
-    PolicyError, REJOIN_GRACE_LEAST, REJOIN_GRACE_MAX, SLOTS_DEFAULT, SLOTS_MAX, SLOTS_OUTBOX, Timing, VIRTUAL_NODES_DEFAULT,
+    PolicyError, REJOIN_GRACE_MAX, REJOIN_GRACE_MIN, SLOTS_DEFAULT, SLOTS_MAX, SLOTS_OUTBOX, Timing, VIRTUAL_NODES_DEFAULT,
     VIRTUAL_NODES_MAX, VersionRule,
 };
 pub use quota::WeightClassLoad;

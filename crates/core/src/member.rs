@@ -101,7 +101,7 @@ pub enum MemberState {
     Draining,
     /// Is leaving for a while: finishes its work and still renews. It keeps its share, which is not served.
     Pausing,
-    /// Has left for a while; its record stays. It keeps its share, which is not served, until it returns or the grace period ends.
+    /// Has left for a while; its record stays. It keeps its share, which is not served, until it returns or the rejoin grace ends.
     Away,
 }
 
@@ -182,7 +182,7 @@ pub struct Member {
     pub weight: Weight,
     /// Its failure domain, if it named one.
     pub zone: Option<String>,
-    /// The application's version, if it named one.
+    /// The worker's version, if it named one.
     pub version: Option<String>,
     /// Whether it has its share.
     pub state: MemberState,
@@ -197,7 +197,7 @@ pub struct Member {
     pub fingerprints: Vec<Fingerprint>,
     /// What it serves; `None` in the record of an older version.
     pub serves: Option<Serves>,
-    /// Metadata attached by the application.
+    /// Metadata attached by the worker.
     pub metadata: BTreeMap<String, String>,
 }
 

@@ -15,13 +15,13 @@ pub enum Mistake {
     /// A late renewal is undone by deleting the member's record, even one registered after it.
     UndoByIncarnation,
     /// A member that was fenced reads the group once, and not again if that fails.
-    LookOnce,
+    ReadOnce,
     /// A member never asks for what others hold in its place.
     NeverReclaims,
     /// An observer counts a member's silence from the server's time of its renewal instead of from when it saw the renewal.
     ServerTimestamps,
-    /// An observer buries a record as soon as it is absent.
-    AbsenceIsBurial,
+    /// An observer evicts a record as soon as it is absent.
+    AbsenceIsEviction,
     /// An observer counts silence through the time in which it could not write itself.
     SilenceInOutage,
     /// The owner of a hot key never narrows it again.
@@ -43,10 +43,10 @@ impl Mistake {
         Self::ReleaseBeforeDrain,
         Self::EpochPerMember,
         Self::UndoByIncarnation,
-        Self::LookOnce,
+        Self::ReadOnce,
         Self::NeverReclaims,
         Self::ServerTimestamps,
-        Self::AbsenceIsBurial,
+        Self::AbsenceIsEviction,
         Self::SilenceInOutage,
         Self::WidthNeverNarrows,
         Self::LoadNeverAges,
@@ -62,10 +62,10 @@ impl Mistake {
             Self::ReleaseBeforeDrain => "release-before-drain",
             Self::EpochPerMember => "epoch-per-member",
             Self::UndoByIncarnation => "undo-by-incarnation",
-            Self::LookOnce => "look-once",
+            Self::ReadOnce => "read-once",
             Self::NeverReclaims => "never-reclaims",
             Self::ServerTimestamps => "server-timestamps",
-            Self::AbsenceIsBurial => "absence-is-burial",
+            Self::AbsenceIsEviction => "absence-is-eviction",
             Self::SilenceInOutage => "silence-in-outage",
             Self::WidthNeverNarrows => "width-never-narrows",
             Self::LoadNeverAges => "load-never-ages",
@@ -122,9 +122,9 @@ pub fn trusts_server_time() -> bool {
     made(Mistake::ServerTimestamps)
 }
 
-/// Whether an observer buries a record as soon as it is absent.
-pub fn takes_absence_for_burial() -> bool {
-    made(Mistake::AbsenceIsBurial)
+/// Whether an observer evicts a record as soon as it is absent.
+pub fn takes_absence_for_eviction() -> bool {
+    made(Mistake::AbsenceIsEviction)
 }
 
 /// Whether an observer counts silence through the time in which it could not write itself.

@@ -1,6 +1,6 @@
 //! The owner of each of a group's names: singletons, daemons, timers (`docs/internals/design.md`, "Names").
 //!
-//! A name's place on the circle is its XXH3-64. Names are placed like slots, in the order of their bytes, with their number in place of
+//! A name's place on the ring is its XXH3-64. Names are placed like slots, in the order of their bytes, with their number in place of
 //! the number of slots: so they are spread over the members, and no member has more than its share and the margin.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,7 @@ pub struct NameOwners {
 }
 
 impl NameOwners {
-    /// Places the names on the members of a view. It computes the circle, in time proportional to the number of points. To get only the
+    /// Places the names on the members of a view. It computes the ring, in time proportional to the number of points. To get only the
     /// owners, a [`Placer`](crate::Placer) is faster.
     pub fn of_view(view: &View, params: PlacementParams, names: &BTreeSet<ClaimName>) -> Self {
         let members = ring::in_order(SlotOwners::inputs(view));
@@ -26,7 +26,7 @@ impl NameOwners {
         if members.is_empty() || names.is_empty() {
             return Self { members: ids(), points: Vec::new(), owners: BTreeMap::new() };
         }
-        let points = ring::circle(&members, params.virtual_nodes, hash_bytes);
+        let points = ring::sorted_points(&members, params.virtual_nodes, hash_bytes);
         let mut room = ring::capacities(&members, Self::count(names), params.load_margin);
         let mut place = |name: &ClaimName| {
             let owner = clockwise(&points, name).find(|member| room[*member as usize] > 0);
@@ -105,9 +105,9 @@ mod tests {
             }
         }
 
-        /// A changing group on one kept circle, with weights and with few points.
+        /// A changing group on one kept ring, with weights and with few points.
         #[test]
-        fn on_the_placers_circle_they_have_the_same_owners(
+        fn on_the_placers_ring_they_have_the_same_owners(
             fleets in prop::collection::vec(prop::collection::btree_map(0usize..12, 1u64..4, 0..8), 1..6),
             count in 0usize..40,
             margin in prop::option::of(0u32..200),
@@ -138,7 +138,8 @@ mod tests {
             let params = PlacementParams { virtual_nodes: 8, ..PlacementParams::default() };
             let placed = NameOwners::of_view(&view(members), params, &names(count));
             let sorted = ring::in_order(SlotOwners::inputs(&view(members)));
-            let mut points: Vec<(u64, u32)> = ring::circle(&sorted, 8, hash_bytes).into_iter().map(|point| (point.hash, point.member)).collect();
+            let points = ring::sorted_points(&sorted, 8, hash_bytes);
+            let mut points: Vec<(u64, u32)> = points.into_iter().map(|point| (point.hash, point.member)).collect();
             points.sort_unstable();
             let mut taken = vec![0; members];
             let room = (count * 1_050).div_ceil(1_000 * members);

@@ -107,7 +107,7 @@ pub enum NotHeld {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HeldShare {
-    /// Under a key placement, a circle without slots.
+    /// Under a key placement, a ring without slots.
     pub(crate) slots: Arc<SlotSet>,
     /// `None` unless under a key placement.
     pub(crate) keys: Option<KeyShare>,
@@ -117,7 +117,7 @@ pub(crate) struct HeldShare {
 
 impl HeldShare {
     pub(crate) fn nothing(params: &PlacementParams) -> Self {
-        Self { slots: Arc::new(SlotSet::empty(params.circle())), keys: params.kind.by_key().map(|_| KeyShare::nothing()), grants: None }
+        Self { slots: Arc::new(SlotSet::empty(params.ring_slots())), keys: params.kind.by_key().map(|_| KeyShare::nothing()), grants: None }
     }
 
     pub(crate) fn emptied(&self) -> Self {
@@ -187,7 +187,7 @@ impl Ownership {
     /// A snapshot that never ends and owns everything, of a service with sharding switched off.
     pub fn unsharded(params: &PlacementParams, view: Arc<View>, since: Moment) -> Self {
         let keys = params.kind.by_key().map(|_| KeyShare::everything());
-        let held = HeldShare { slots: Arc::new(SlotSet::full(params.circle())), keys, grants: None };
+        let held = HeldShare { slots: Arc::new(SlotSet::full(params.ring_slots())), keys, grants: None };
         Self { state: ServiceState::Unsharded, held, view, ..Self::created(params, since) }
     }
 
@@ -207,7 +207,7 @@ impl Ownership {
         self.since
     }
 
-    /// The slots held until the deadline. Under a key placement the circle has no slots ([`SlotSet::slots`] is 0); see
+    /// The slots held until the deadline. Under a key placement the ring has no slots ([`SlotSet::slots`] is 0); see
     /// [`Ownership::keys`].
     pub fn slots(&self) -> &SlotSet {
         &self.held.slots

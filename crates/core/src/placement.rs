@@ -56,7 +56,7 @@ impl SlotOwners {
         Self::present(view).chain(view.missing()).map(|(id, weight)| (id.clone(), weight))
     }
 
-    /// The number of points on the circle of a view.
+    /// The number of points on the ring of a view.
     pub(crate) fn points_of(view: &View, virtual_nodes: u32) -> u64 {
         ring::points_of(Self::present(view).chain(view.missing()).map(|(_, weight)| weight), virtual_nodes)
     }
@@ -71,7 +71,7 @@ impl SlotOwners {
         &self.members
     }
 
-    /// The owner of a slot; `None` without members or for a slot beyond the circle.
+    /// The owner of a slot; `None` without members or for a slot beyond the ring.
     pub fn owner_of_slot(&self, slot: u32) -> Option<&InstanceId> {
         self.owners.get(slot as usize).map(|owner| &self.members[*owner as usize].0)
     }

@@ -1,12 +1,12 @@
-//! Placements shared by all members of one process in the same group: the circle is kept, and each view is placed once.
+//! Placements shared by all members of one process in the same group: the ring is kept, and each view is placed once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
 use crate::ownership::HeldShare;
 use crate::{
-    Circle, ClaimName, Holder, InstanceId, KeyOwners, PlacementParams, Resource, ShardKey, SlotOwners, SlotSet, Succession, TooManyPoints,
-    View, Weight,
+    ClaimName, Holder, IncrementalRing, InstanceId, KeyOwners, PlacementParams, Resource, ShardKey, SlotOwners, SlotSet, Succession,
+    TooManyPoints, View, Weight,
 };
 
 /// Above this many points a key placement should not run inside an async task: MD5 of so many takes some 15 ms.
@@ -79,7 +79,7 @@ impl ViewPlacement {
     }
 }
 
-/// Places views and keeps the circle and the last placement, so that a thousand members that share it compute each view once.
+/// Places views and keeps the ring and the last placement, so that a thousand members that share it compute each view once.
 #[derive(Debug)]
 pub struct Placer {
     params: PlacementParams,
@@ -88,7 +88,7 @@ pub struct Placer {
 
 #[derive(Debug)]
 struct PlacerState {
-    circle: Circle,
+    ring: IncrementalRing,
     last: Option<ViewPlacement>,
 }
 
@@ -101,7 +101,7 @@ impl PlacerState {
 impl Placer {
     /// A placer without a placement yet. `params` must be valid ([`PlacementParams::validated`]).
     pub fn new(params: PlacementParams) -> Self {
-        Self { params, placing: Mutex::new(PlacerState { circle: Circle::new(params), last: None }) }
+        Self { params, placing: Mutex::new(PlacerState { ring: IncrementalRing::new(params), last: None }) }
     }
 
     /// The parameters of its placements.
@@ -131,7 +131,7 @@ impl Placer {
         let PlacementParams { kind, virtual_nodes, .. } = self.params;
         match (kind.by_key(), last) {
             (None, None) => SlotOwners::points_of(view, virtual_nodes),
-            (None, Some(last)) => last.circle.points_to_make(view),
+            (None, Some(last)) => last.ring.points_to_make(view),
             (Some(placement), last) => KeyOwners::points_to_make(last.and_then(PlacerState::last_by_key), view, placement, virtual_nodes),
         }
     }
@@ -146,13 +146,13 @@ impl Placer {
     ///
     /// [`TooManyPoints`], only under a key placement.
     pub fn place(&self, view: &View) -> Result<ViewPlacement, TooManyPoints> {
-        // A panic here leaves a usable circle: the next view is compared with its contents.
+        // A panic here leaves a usable ring: the next view is compared with its contents.
         let mut placing = self.placing.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(last) = placing.last.as_ref().filter(|last| last.is_of(view)) {
             return Ok(last.clone());
         }
         let placed = match self.params.kind.by_key() {
-            None => ViewPlacement::Slots(Arc::new(placing.circle.place_view(view))),
+            None => ViewPlacement::Slots(Arc::new(placing.ring.place_view(view))),
             Some(placement) => {
                 ViewPlacement::Keys(Arc::new(KeyOwners::of_view_after(placing.last_by_key(), view, placement, self.params.virtual_nodes)?))
             }
@@ -168,13 +168,13 @@ impl Placer {
         names: &BTreeSet<ClaimName>,
         holders: impl IntoIterator<Item = (&'a Resource, &'a Holder)>,
     ) -> Succession {
-        let points = |members: &[_]| self.placing.lock().unwrap_or_else(PoisonError::into_inner).circle.points_of(members);
+        let points = |members: &[_]| self.placing.lock().unwrap_or_else(PoisonError::into_inner).ring.points_of(members);
         Succession::new(view, self.params, names, holders, points)
     }
 
-    /// The owner of each name in a view, equal to [`NameOwners::of_view`](crate::NameOwners::of_view), computed on the kept circle.
+    /// The owner of each name in a view, equal to [`NameOwners::of_view`](crate::NameOwners::of_view), computed on the kept ring.
     pub fn place_names(&self, view: &View, names: &BTreeSet<ClaimName>) -> BTreeMap<ClaimName, InstanceId> {
-        self.placing.lock().unwrap_or_else(PoisonError::into_inner).circle.place_names(view, names)
+        self.placing.lock().unwrap_or_else(PoisonError::into_inner).ring.place_names(view, names)
     }
 }
 

@@ -50,7 +50,7 @@ impl Balance {
 /// What would move between two sets of members on the ring. For key placements, which have no slots, see [`crate::PlacementChange`].
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Plan {
-    /// Slots of the circle.
+    /// Slots of the ring.
     pub slots: u32,
     /// The number of slots that would change owner.
     pub moved: u32,

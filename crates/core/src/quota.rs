@@ -1,4 +1,4 @@
-//! Placement `quota`, protocol 5: the circle of protocol 1, on which the members of each weight together get what their weight entitles
+//! Placement `quota`, protocol 5: the ring of protocol 1, on which the members of each weight together get what their weight entitles
 //! them to (rule 9 of `docs/reference/placement.md`, ADR 0022).
 //!
 //! The limit of protocol 1 cuts off what a light member gets by chance above its share and returns nothing below it. Here the members of

@@ -61,9 +61,9 @@ const HISTORY_MAX: usize = 8;
 
 /// Slots gained, slots lost, and why. Several changes are merged into one for a slow reader.
 ///
-/// Where the group has changed its number of slots, `gained` and `lost` are on a circle that divides both the former and the new one;
-/// test keys with [`SlotSet::holds`]. If there is no such circle (see [`SlotSet::union`]), `lost` is everything that was held, on the
-/// former circle, and `gained` everything that is held now, on the new one.
+/// Where the group has changed its number of slots, `gained` and `lost` are on a ring that divides both the former and the new one;
+/// test keys with [`SlotSet::holds`]. If there is no such ring (see [`SlotSet::union`]), `lost` is everything that was held, on the
+/// former ring, and `gained` everything that is held now, on the new one.
 ///
 /// Under a key placement there are no slots and both sets are empty. [`Rebalance::loses`] and [`Rebalance::gains`] answer for a key under
 /// every placement.
@@ -246,21 +246,21 @@ mod tests {
         }
 
         /// The same where the number of slots changes on the way: the result says of each key whether it was held, and whether without a
-        /// gap. Where no circle divides both, it may report a gap that did not occur, but then it also reports the key as gained again.
+        /// gap. Where no ring divides both, it may report a gap that did not occur, but then it also reports the key as gained again.
         #[test]
-        fn merging_over_two_circles_keeps_every_gap(
-            circles in prop_oneof![Just([6u32, 12]), Just([4, 6]), Just([65_535, 65_536])],
+        fn merging_over_two_rings_keeps_every_gap(
+            rings in prop_oneof![Just([6u32, 12]), Just([4, 6]), Just([65_535, 65_536])],
             history in proptest::collection::vec((0usize..2, proptest::collection::vec(any::<u64>(), 0..6)), 2..8),
             strangers in any::<[u64; 4]>(),
         ) {
-            let set = |(circle, keys): &(usize, Vec<u64>)| {
-                let slots = circles[*circle];
+            let set = |(ring, keys): &(usize, Vec<u64>)| {
+                let slots = rings[*ring];
                 SlotSet::from_slots(slots, keys.iter().map(|key| crate::slot_of(key.key_hash(), slots)))
             };
             let sets: Vec<_> = history.iter().map(set).collect();
             let merged = sets.windows(2).map(|w| change(&w[0], &w[1])).reduce(Rebalance::then).unwrap();
             let (first, last) = (&sets[0], &sets[sets.len() - 1]);
-            let exact = circles[1] != 65_536;
+            let exact = rings[1] != 65_536;
             for key in history.iter().flat_map(|(_, keys)| keys).chain(&strangers) {
                 let (before, after, always) = (first.holds(key), last.holds(key), sets.iter().all(|set| set.holds(key)));
                 let (lost, gained) = (merged.lost.holds(key), merged.gained.holds(key));

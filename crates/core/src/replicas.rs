@@ -53,7 +53,7 @@ impl Replicas {
         (self.slots, &self.members, self.each, &self.ranked)
     }
 
-    /// The first `n` members for a slot, its owner first; empty for a slot beyond the circle. The members for a smaller `n` are the first
+    /// The first `n` members for a slot, its owner first; empty for a slot beyond the ring. The members for a smaller `n` are the first
     /// of those for a larger one.
     pub fn owners_of_slot(&self, slot: u32, n: usize) -> impl Iterator<Item = &InstanceId> {
         let begin = slot as usize * self.each;
@@ -80,15 +80,15 @@ fn zones(view: &View, placed: &SlotOwners) -> Vec<usize> {
 
 /// `each` members for every slot: the owner, then clockwise the members of new zones, then clockwise the remaining members.
 ///
-/// It goes backwards over the points twice and over the slots once. `look` is called for every point, zone and member visited: at most
+/// It goes backwards over the points twice and over the slots once. `visit` is called for every point, zone and member visited: at most
 /// `2 * points + 2 * each * slots` times, whatever the weights and zones.
-fn ranked(placed: &SlotOwners, zones: &[usize], each: usize, hash: PointHash, mut look: impl FnMut()) -> Vec<u32> {
+fn ranked(placed: &SlotOwners, zones: &[usize], each: usize, hash: PointHash, mut visit: impl FnMut()) -> Vec<u32> {
     let params = placed.params();
-    let points = ring::circle(placed.members(), params.virtual_nodes, hash);
+    let points = ring::sorted_points(placed.members(), params.virtual_nodes, hash);
     let mut ahead = ClockwiseOrder::new(zones);
     // Once around: the first points follow after the last one.
     for point in points.iter().rev() {
-        look();
+        visit();
         ahead.pass(point.member);
     }
     let mut ranked = vec![0; each * params.slots as usize];
@@ -96,10 +96,10 @@ fn ranked(placed: &SlotOwners, zones: &[usize], each: usize, hash: PointHash, mu
     for ((list, owner), slot) in ranked.chunks_exact_mut(each).zip(placed.indices()).zip(0..params.slots).rev() {
         let start = slot_start(slot, params.slots);
         while let Some(point) = points.next_if(|point| point.hash >= start) {
-            look();
+            visit();
             ahead.pass(point.member);
         }
-        ahead.fill(*owner, list, &mut look);
+        ahead.fill(*owner, list, &mut visit);
     }
     ranked
 }
@@ -107,7 +107,7 @@ fn ranked(placed: &SlotOwners, zones: &[usize], each: usize, hash: PointHash, mu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Circle, KeyPlacement, LoadMargin, Member, MemberState, PlacementKind, Weight};
+    use crate::{IncrementalRing, KeyPlacement, LoadMargin, Member, MemberState, PlacementKind, Weight};
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
@@ -172,7 +172,7 @@ mod tests {
             let hash: PointHash = if stacked { |_| 7 } else { |bytes| hash_bytes(bytes) >> 61 << 61 };
             let params = PlacementParams { slots, virtual_nodes: 6, ..PlacementParams::default() };
             let view = fleet(&members);
-            let placed = Circle::with_hash(params, hash).place_view(&view);
+            let placed = IncrementalRing::with_hash(params, hash).place_view(&view);
             let each = n.min(members.len());
             let lists = ranked(&placed, &zones(&view, &placed), each, hash, || ());
             for (list, slot) in lists.chunks_exact(each).zip(0..slots) {
@@ -208,11 +208,11 @@ mod tests {
         let placed = SlotOwners::of_view(&view, params);
         let points = 64 * (99 * 100 + 1);
         for each in [2, 3, REPLICAS_MAX] {
-            let mut looked = 0;
-            let lists = ranked(&placed, &zones(&view, &placed), each, hash_bytes, || looked += 1);
+            let mut visited = 0;
+            let lists = ranked(&placed, &zones(&view, &placed), each, hash_bytes, || visited += 1);
             assert_eq!(lists.len(), each * 4_096);
             let ceiling = 2 * points + 2 * each * 4_096;
-            assert!((points..=ceiling).contains(&looked), "{looked} looks for {each} members a slot, at most {ceiling} are stated");
+            assert!((points..=ceiling).contains(&visited), "{visited} visits for {each} members a slot, at most {ceiling} are stated");
         }
     }
 

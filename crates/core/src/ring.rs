@@ -1,7 +1,7 @@
-//! The circle of protocol 1: slots, points, and the clockwise walk with bounded load (`docs/reference/placement.md`).
+//! The ring of protocol 1: slots, points, and the clockwise walk with bounded load (`docs/reference/placement.md`).
 //!
 //! This file builds the ring of virtual nodes for one view, with only arithmetic on hashes. `placement` decides which members take part,
-//! and `circle` keeps a ring between views.
+//! and `incremental_ring` keeps a ring between views.
 
 #![expect(clippy::cast_possible_truncation, reason = "each cast says beside it why the value fits")]
 
@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use crate::{InstanceId, LoadMargin, PlacementParams, Weight};
 
-/// The most points on one circle; beyond it, every member gets fewer points per unit of weight.
+/// The most points on one ring; beyond it, every member gets fewer points per unit of weight.
 pub const POINTS_MAX: u32 = 4_194_304;
 
 /// The slot of a hash: `(hash * slots) >> 64`. `slots` is at least 1.
@@ -25,7 +25,7 @@ pub fn slot_start(slot: u32, slots: u32) -> u64 {
     (u128::from(slot) << 64).div_ceil(u128::from(slots.max(1))) as u64
 }
 
-/// One point of a member on the circle. Members are numbered in the order of their ids' bytes, so the derived order is the protocol's: by
+/// One point of a member on the ring. Members are numbered in the order of their ids' bytes, so the derived order is the protocol's: by
 /// hash, then by the smaller id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Point {
@@ -48,7 +48,7 @@ pub(crate) fn weight_sum(members: &[(InstanceId, Weight)]) -> u64 {
     members.iter().map(|(_, weight)| u64::from(weight.get())).sum()
 }
 
-/// Points per unit of weight: `virtual_nodes`, or fewer if the circle would exceed [`POINTS_MAX`].
+/// Points per unit of weight: `virtual_nodes`, or fewer if the ring would exceed [`POINTS_MAX`].
 pub(crate) fn points_per_weight(virtual_nodes: u32, weight_sum: u64) -> u32 {
     if u64::from(virtual_nodes) * weight_sum > u64::from(POINTS_MAX) {
         // At most POINTS_MAX, so it fits.
@@ -58,7 +58,7 @@ pub(crate) fn points_per_weight(virtual_nodes: u32, weight_sum: u64) -> u32 {
     }
 }
 
-/// The number of points on a circle of members with these weights.
+/// The number of points on a ring of members with these weights.
 pub(crate) fn points_of(weights: impl Iterator<Item = Weight>, virtual_nodes: u32) -> u64 {
     let sum = weights.map(|weight| u64::from(weight.get())).sum();
     u64::from(points_per_weight(virtual_nodes, sum)) * sum
@@ -75,7 +75,7 @@ pub(crate) fn each_point(id: &InstanceId, which: Range<u32>, hash: PointHash, mu
 }
 
 /// Every member's points in the protocol's order.
-pub(crate) fn circle(members: &[(InstanceId, Weight)], virtual_nodes: u32, hash: PointHash) -> Vec<Point> {
+pub(crate) fn sorted_points(members: &[(InstanceId, Weight)], virtual_nodes: u32, hash: PointHash) -> Vec<Point> {
     let weight_sum = weight_sum(members);
     let per_weight = points_per_weight(virtual_nodes, weight_sum);
     // At most POINTS_MAX, or one point per unit of weight of at most MEMBERS_MAX members.

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use crate::{SLOTS_MAX, ShardKey, slot_of};
 
-/// A set of slots of a circle with a fixed number of them; one bit per slot.
+/// A set of slots of a ring with a fixed number of them; one bit per slot.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SlotSet {
     slots: u32,
@@ -13,12 +13,12 @@ pub struct SlotSet {
 }
 
 impl SlotSet {
-    /// The empty set on a circle of `slots`.
+    /// The empty set on a ring of `slots`.
     pub fn empty(slots: u32) -> Self {
         Self { slots, words: vec![0; slots.div_ceil(64) as usize].into() }
     }
 
-    /// Every slot of a circle of `slots`.
+    /// Every slot of a ring of `slots`.
     pub fn full(slots: u32) -> Self {
         let mut set = Self { slots, words: vec![u64::MAX; slots.div_ceil(64) as usize].into() };
         if let Some(last) = set.words.last_mut()
@@ -38,18 +38,18 @@ impl SlotSet {
         set
     }
 
-    /// How many slots the circle has (not how many are in the set).
+    /// How many slots the ring has (not how many are in the set).
     pub const fn slots(&self) -> u32 {
         self.slots
     }
 
-    /// Whether `slot` is in the set; false for a slot beyond the circle.
+    /// Whether `slot` is in the set; false for a slot beyond the ring.
     #[inline]
     pub fn contains(&self, slot: u32) -> bool {
         self.words.get((slot >> 6) as usize).is_some_and(|word| word >> (slot & 63) & 1 == 1)
     }
 
-    /// [`SlotSet::contains`] for a slot of the circle; panics for others.
+    /// [`SlotSet::contains`] for a slot of the ring; panics for others.
     #[inline]
     pub(crate) fn has(&self, slot: u32) -> bool {
         self.words[(slot >> 6) as usize] >> (slot & 63) & 1 == 1
@@ -66,7 +66,7 @@ impl SlotSet {
         self.contains(slot_of(key.key_hash(), self.slots))
     }
 
-    /// Adds `slot` and returns whether it is new. A slot beyond the circle is not added.
+    /// Adds `slot` and returns whether it is new. A slot beyond the ring is not added.
     pub fn insert(&mut self, slot: u32) -> bool {
         let new = slot < self.slots && !self.contains(slot);
         if new {
@@ -118,7 +118,7 @@ impl SlotSet {
         ranges
     }
 
-    /// The slots in this set and not in `other`; see [`SlotSet::union`] for sets of two circles.
+    /// The slots in this set and not in `other`; see [`SlotSet::union`] for sets of two rings.
     #[must_use]
     pub fn minus(&self, other: &Self) -> Self {
         self.combine(other, |a, b| a & !b)
@@ -126,14 +126,14 @@ impl SlotSet {
 
     /// The slots in this set or in `other`.
     ///
-    /// Sets of two circles occur when a group changes its number of slots. The result is then on the coarsest circle that divides both,
+    /// Sets of two rings occur when a group changes its number of slots. The result is then on the coarsest ring that divides both,
     /// of at most [`SLOTS_MAX`] slots: 32,768 for 16,384 and 32,768, and 300 for 100 and 150. If there is none, `other` counts as empty.
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
         self.combine(other, |a, b| a | b)
     }
 
-    /// The slots in both this set and `other`; see [`SlotSet::union`] for sets of two circles.
+    /// The slots in both this set and `other`; see [`SlotSet::union`] for sets of two rings.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         self.combine(other, |a, b| a & b)
@@ -141,31 +141,31 @@ impl SlotSet {
 
     fn combine(&self, other: &Self, op: impl Fn(u64, u64) -> u64) -> Self {
         if self.slots != other.slots {
-            let (one, other) = self.on_one_circle(other);
+            let (one, other) = self.on_one_ring(other);
             return one.combine(&other, op);
         }
         Self { slots: self.slots, words: self.words.iter().zip(&other.words).map(|(a, b)| op(*a, *b)).collect() }
     }
 
-    /// Both sets on one circle. An empty set is empty on every circle.
-    fn on_one_circle(&self, other: &Self) -> (Self, Self) {
-        match common_circle(self.slots, other.slots) {
+    /// Both sets on one ring. An empty set is empty on every ring.
+    fn on_one_ring(&self, other: &Self) -> (Self, Self) {
+        match common_ring(self.slots, other.slots) {
             _ if self.is_empty() => (Self::empty(other.slots), other.clone()),
             Some(slots) if !other.is_empty() => (self.cut_into(slots), other.cut_into(slots)),
             _ => (self.clone(), Self::empty(self.slots)),
         }
     }
 
-    /// The same arcs on a circle whose number of slots is a multiple of this one's.
+    /// The same arcs on a ring whose number of slots is a multiple of this one's.
     fn cut_into(&self, slots: u32) -> Self {
         let parts = slots / self.slots;
         Self::from_slots(slots, self.iter().flat_map(|slot| slot * parts..(slot + 1) * parts))
     }
 }
 
-/// The coarsest circle each of whose slots lies within one slot of both: slot `s` of `n` is exactly the slots `k * s` to `k * s + k - 1`
+/// The coarsest ring each of whose slots lies within one slot of both: slot `s` of `n` is exactly the slots `k * s` to `k * s + k - 1`
 /// of `k * n`.
-fn common_circle(one: u32, other: u32) -> Option<u32> {
+fn common_ring(one: u32, other: u32) -> Option<u32> {
     let (mut a, mut b) = (one, other);
     while b > 0 {
         (a, b) = (b, a % b);
@@ -211,12 +211,12 @@ mod tests {
     }
 
     #[test]
-    fn sets_of_two_circles_meet_where_both_are_known() {
+    fn sets_of_two_rings_meet_where_both_are_known() {
         let set = |slots, members: &[u32]| SlotSet::from_slots(slots, members.iter().copied());
         assert_eq!(set(2, &[0]).minus(&set(4, &[1, 2])), set(4, &[0]));
         assert_eq!(set(2, &[1]).union(&set(3, &[0])), set(6, &[0, 1, 3, 4, 5]));
         assert_eq!(set(6, &[1, 2]).intersection(&set(2, &[1])), set(6, &[]));
-        // 65,535 and 65,536 have no common circle that is small enough.
+        // 65,535 and 65,536 have no common ring that is small enough.
         let (odd, even) = (set(65_535, &[1, 2]), set(65_536, &[1, 2]));
         assert_eq!((odd.minus(&even), odd.union(&even)), (odd.clone(), odd.clone()));
         assert!(odd.intersection(&even).is_empty());
@@ -227,7 +227,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn on_a_common_circle_every_key_is_where_it_was(
+        fn on_a_common_ring_every_key_is_where_it_was(
             a in (1u32..40, proptest::collection::vec(0u32..40, 0..40)), b in (1u32..40, proptest::collection::vec(0u32..40, 0..40)), keys in any::<[u64; 32]>(),
         ) {
             let (a, b) = (SlotSet::from_slots(a.0, a.1), SlotSet::from_slots(b.0, b.1));

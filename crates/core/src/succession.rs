@@ -36,17 +36,17 @@ pub struct Succession {
 impl Succession {
     /// Assigns by a view and by what its members hold. `names` are the names to place; a resource that is not in `holders` counts as
     /// free. While members are [missing](View::missing), free resources stay free; while a member is away, its share does. This computes
-    /// the whole circle, in time proportional to the number of points.
+    /// the whole ring, in time proportional to the number of points.
     pub fn of_view<'a>(
         view: &View,
         params: PlacementParams,
         names: &BTreeSet<ClaimName>,
         holders: impl IntoIterator<Item = (&'a Resource, &'a Holder)>,
     ) -> Self {
-        Self::new(view, params, names, holders, |members| ring::circle(members, params.virtual_nodes, hash_bytes))
+        Self::new(view, params, names, holders, |members| ring::sorted_points(members, params.virtual_nodes, hash_bytes))
     }
 
-    /// Like [`Succession::of_view`], with a source for the members' points on the circle, which is called only if a resource is free.
+    /// Like [`Succession::of_view`], with a source for the members' points on the ring, which is called only if a resource is free.
     pub(crate) fn new<'a>(
         view: &View,
         params: PlacementParams,
@@ -58,7 +58,7 @@ impl Succession {
         let holder = |member: &&Member| Holder { instance_id: member.instance_id.clone(), incarnation: member.incarnation };
         let mut this = Self {
             members: members.iter().map(holder).collect(),
-            slots: vec![Assignment::Unassigned; params.circle() as usize],
+            slots: vec![Assignment::Unassigned; params.ring_slots() as usize],
             names: names.iter().map(|name| (name.clone(), Assignment::Unassigned)).collect(),
         };
         for (resource, holder) in holders {
@@ -88,9 +88,9 @@ impl Succession {
         let points = points(&weighed);
         let tiers = tiers(members);
         let slots =
-            (0..params.circle()).zip(&mut self.slots).filter(|(slot, assignment)| assignment.is_held() || !kept.slots.contains(*slot));
-        let capacities = ring::capacities(&weighed, params.circle(), params.load_margin);
-        give(&points, &tiers, capacities, slots.map(|(slot, assignment)| (slot_start(slot, params.circle()), assignment)));
+            (0..params.ring_slots()).zip(&mut self.slots).filter(|(slot, assignment)| assignment.is_held() || !kept.slots.contains(*slot));
+        let capacities = ring::capacities(&weighed, params.ring_slots(), params.load_margin);
+        give(&points, &tiers, capacities, slots.map(|(slot, assignment)| (slot_start(slot, params.ring_slots()), assignment)));
         // Even more names than the largest number of slots have room, since the capacities are computed for their number.
         let count = u32::try_from(self.names.len()).unwrap_or(u32::MAX);
         let capacities = ring::capacities(&weighed, count, params.load_margin);
@@ -125,10 +125,10 @@ impl Succession {
 
     /// The slots that this member should hold.
     pub fn slots_of(&self, me: &InstanceId) -> SlotSet {
-        let circle = u32::try_from(self.slots.len()).unwrap_or(u32::MAX);
+        let slots = u32::try_from(self.slots.len()).unwrap_or(u32::MAX);
         let me = self.number_of(me);
-        let mine = (0..circle).zip(&self.slots).filter(|(_, assignment)| me.is_some() && assignment.member() == me);
-        SlotSet::from_slots(circle, mine.map(|(slot, _)| slot))
+        let mine = (0..slots).zip(&self.slots).filter(|(_, assignment)| me.is_some() && assignment.member() == me);
+        SlotSet::from_slots(slots, mine.map(|(slot, _)| slot))
     }
 
     /// The names that this member should hold.
@@ -163,7 +163,7 @@ struct ReservedShare {
 
 impl ReservedShare {
     fn of(view: &View, params: PlacementParams, names: &BTreeSet<ClaimName>) -> Self {
-        let mut kept = Self { slots: SlotSet::empty(params.circle()), names: BTreeSet::new() };
+        let mut kept = Self { slots: SlotSet::empty(params.ring_slots()), names: BTreeSet::new() };
         let resting: Vec<_> = view.members().iter().filter(|member| member.state.rests()).map(|member| &member.instance_id).collect();
         if resting.is_empty() {
             return kept;

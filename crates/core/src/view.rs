@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_away_keeps_its_share_and_is_not_active() {
+    fn an_away_member_keeps_its_share_and_is_not_active() {
         let ids = |view: &View| view.eligible(None).map(|m| m.instance_id.to_string()).collect::<Vec<_>>();
         let pausing = Member { state: MemberState::Pausing, ..member("p", 0) };
         let draining = Member { state: MemberState::Draining, ..member("d", 0) };
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn what_those_who_are_away_list_counts_as_long_as_a_member_here_lists_it() {
+    fn what_away_members_list_counts_as_long_as_a_present_member_lists_it() {
         let group = |members: Vec<Member>| View::new(1, members).group_fingerprint();
         let away = |id, names: &[&str]| Member { state: MemberState::Away, ..serving(id, names) };
         let (old, new) = (Some(Fingerprint::of("old")), Some(Fingerprint::of("new")));
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_away_decides_only_where_all_are() {
+    fn away_members_decide_only_where_all_are() {
         let gone = Member { state: MemberState::Away, ..working("a", 1, Some("5eed")) };
         assert_eq!(View::new(1, vec![gone.clone(), working("b", 2, Some("keys"))]).serves(), Some(&Serves::Keys));
         assert_eq!(View::new(1, vec![gone, working("b", 2, None)]).serves().map(Serves::id), Some("5eed"));

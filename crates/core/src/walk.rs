@@ -1,7 +1,7 @@
 //! The clockwise walk with bounded load (rules 4 and 5 of `docs/reference/placement.md`): the owner of every slot.
 
 use crate::quota::Classes;
-use crate::ring::{PointHash, capacities, circle};
+use crate::ring::{PointHash, capacities, sorted_points};
 use crate::{InstanceId, PlacementParams, Weight, slot_start};
 
 /// The owner of every slot as an index into `members`, which are [in order](in_order) and [have points](has_points).
@@ -18,7 +18,7 @@ pub(crate) fn owners(members: &[(InstanceId, Weight)], params: &PlacementParams,
 /// Slots are placed in ascending order; each goes to the first point at or after its start whose member is not full. Capacities add up to
 /// at least `slots` and every member has a point, so the walk ends within one turn.
 pub(crate) fn walk(members: &[(InstanceId, Weight)], params: &PlacementParams, hash: PointHash) -> (Vec<u32>, Option<Classes>) {
-    let points = circle(members, params.virtual_nodes, hash);
+    let points = sorted_points(members, params.virtual_nodes, hash);
     let mut room = capacities(members, params.slots, params.load_margin);
     let mut classes = Classes::of(members, params, hash);
     if let Some(classes) = &classes {
@@ -65,16 +65,16 @@ mod tests {
     /// `owners` taken literally from the protocol's text, slot by slot.
     fn as_written(members: &[(InstanceId, Weight)], params: &PlacementParams) -> Vec<u32> {
         let sum: u64 = members.iter().map(|(_, w)| u64::from(w.get())).sum();
-        let mut circle = Vec::new();
+        let mut ring = Vec::new();
         for (index, (id, weight)) in (0u32..).zip(members) {
             for i in 0..params.virtual_nodes * u32::from(weight.get()) {
-                circle.push((hash_bytes(&[id.as_str().as_bytes(), &i.to_le_bytes()].concat()), id.as_str(), index));
+                ring.push((hash_bytes(&[id.as_str().as_bytes(), &i.to_le_bytes()].concat()), id.as_str(), index));
             }
         }
-        circle.sort_unstable();
+        ring.sort_unstable();
         let mut taken = vec![0u64; members.len()];
         let place = |slot| {
-            let at = circle.iter().position(|(hash, ..)| *hash >= slot_start(slot, params.slots)).unwrap_or(0);
+            let at = ring.iter().position(|(hash, ..)| *hash >= slot_start(slot, params.slots)).unwrap_or(0);
             let full = |m: u32| match params.load_margin {
                 LoadMargin::None => false,
                 LoadMargin::Thousandths(margin) => {
@@ -82,7 +82,7 @@ mod tests {
                     taken[m as usize] >= (u64::from(params.slots) * w * (1_000 + u64::from(margin))).div_ceil(1_000 * sum)
                 }
             };
-            let owner = (0..circle.len()).map(|step| circle[(at + step) % circle.len()].2).find(|m| !full(*m)).unwrap();
+            let owner = (0..ring.len()).map(|step| ring[(at + step) % ring.len()].2).find(|m| !full(*m)).unwrap();
             taken[owner as usize] += 1;
             owner
         };

@@ -9,8 +9,8 @@ use shardwise_core::routing::{
     Choice, KeyHash, KeyRoute, LeastLoaded, Pick, PowerOfTwo, Random, RoundRobin, RouteTable, Routes, Width, WidthHints,
 };
 use shardwise_core::{
-    Circle, InstanceId, KeyPlacement, Member, Moment, Ownership, PlacementKind, PlacementParams, Placer, Replicas, ServiceState, ShardKey,
-    SlotSet, View, ViewPlacement, Weight,
+    IncrementalRing, InstanceId, KeyPlacement, Member, Moment, Ownership, PlacementKind, PlacementParams, Placer, Replicas, ServiceState,
+    ShardKey, SlotSet, View, ViewPlacement, Weight,
 };
 
 const MIB: u64 = 1 << 20;
@@ -23,15 +23,15 @@ fn fleet(ids: std::ops::Range<u32>) -> Vec<(InstanceId, Weight)> {
 #[test]
 fn a_view_of_a_thousand_members_stays_below_32_mib() {
     let members = fleet(0..1_000);
-    let mut circle = Circle::new(PlacementParams::default());
-    let first = measure(|| drop(circle.place(members.iter().cloned())));
+    let mut ring = IncrementalRing::new(PlacementParams::default());
+    let first = measure(|| drop(ring.place(members.iter().cloned())));
     assert!(first.bytes_max < 16 * MIB, "placing the first view took {} bytes", first.bytes_max);
 
     let mut changed = members;
     changed.remove(500);
     changed.extend(fleet(5_000..5_001));
     let mut placed = None;
-    let change = measure(|| placed = Some(circle.place(changed.iter().cloned())));
+    let change = measure(|| placed = Some(ring.place(changed.iter().cloned())));
     assert!(change.bytes_max < MIB, "a change took {} bytes", change.bytes_max);
     let copy = measure(|| drop(placed.clone()));
     assert!(copy.bytes_max < 2 * MIB / 10, "a placement is {} bytes", copy.bytes_max);
@@ -42,7 +42,7 @@ fn a_view_of_a_thousand_members_stays_below_32_mib() {
             changed.rotate_left(1);
             changed.pop();
             changed.extend(fleet(10_000 + newcomer..10_001 + newcomer));
-            drop(circle.place(changed.iter().cloned()));
+            drop(ring.place(changed.iter().cloned()));
         }
     });
     let kept = i64::try_from(first.bytes_max).unwrap() + kept.bytes_current;

@@ -51,7 +51,7 @@ pub fn decode_claim_store(json: &[u8]) -> std::result::Result<ClaimStore, String
     Ok(ClaimStore { id, floor })
 }
 
-/// News from [`Claims::watch_claims`].
+/// An event from [`Claims::watch_claims`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ClaimsEvent {
@@ -73,7 +73,7 @@ pub enum ClaimsEvent {
     Proven(Moment),
 }
 
-/// News of a group's claims. An error says that they could not be read just now; the
+/// Events of a group's claims. An error says that they could not be read just now; the
 /// stream goes on by itself unless the error is permanent.
 pub type ClaimsStream = BoxStream<'static, Result<ClaimsEvent>>;
 

@@ -64,7 +64,7 @@ pub struct ViewSnapshot {
     pub proven: Moment,
 }
 
-/// News from a watch.
+/// An event from a watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WatchEvent {
@@ -74,7 +74,8 @@ pub enum WatchEvent {
     Proven(Moment),
 }
 
-/// A stream of news. An error says that the view could not be proven just now; the stream goes on by itself unless the error is permanent.
+/// A stream of events. An error says that the view could not be proven just now; the stream goes on by itself unless the error is
+/// permanent.
 pub type WatchStream = BoxStream<'static, Result<WatchEvent>>;
 
 /// A backend's capabilities and promises.
@@ -146,7 +147,7 @@ impl Capabilities {
 /// 11. Instance and group names may be any UTF-8 without NUL up to [`shardwise_core::NAME_BYTES_MAX`]; the backend escapes what it
 ///     must. Groups do not see each other.
 /// 12. A member that has stepped away has one record, in state `away`, which takes the place of its living one in the same step. The
-///     record lives at least for the grace that was asked for, and at most for that plus a second for rounding up and
+///     record lives at least for the rejoin grace that was asked for, and at most for that plus a second for rounding up and
 ///     [`Capabilities::margin`], by the backend's own clock. It can be neither renewed nor updated: both are
 ///     [`crate::ErrorKind::Lost`]. A registration of its id replaces it at once and in one step, so that at no moment the id is in a
 ///     view twice or not at all. Only a living record steps away; that ends the member's claims.
@@ -168,10 +169,10 @@ pub trait Discovery: Send + Sync + 'static {
     async fn deregister(&self, record_id: &RecordId) -> Result<()>;
 
     /// Puts in the place of the living record what `registration` says, in state `away`, for so long: 2 s to 1 h
-    /// ([`shardwise_core::REJOIN_GRACE_LEAST`]). [`crate::ErrorKind::Lost`] if there is no living one; no error if it is away already.
+    /// ([`shardwise_core::REJOIN_GRACE_MIN`]). [`crate::ErrorKind::Lost`] if there is no living one; no error if it is away already.
     ///
     /// To be implemented where [`Capabilities::keeps_places`] says so.
-    async fn step_away(&self, _registration: &Registration, _grace: Duration) -> Result<()> {
+    async fn step_away(&self, _registration: &Registration, _rejoin_grace: Duration) -> Result<()> {
         let context = format!("the backend {} cannot keep a place for a member that is away", self.capabilities().name);
         Err(Error::new(ErrorKind::Misconfigured, "step_away", context))
     }

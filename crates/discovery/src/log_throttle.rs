@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// How far apart two lines of one kind are.
 const LINES_APART: Duration = Duration::from_mins(1);
 /// The most kinds that are distinguished; later ones count as the last kind.
-const KINDS_MOST: usize = 16;
+const KINDS_MAX: usize = 16;
 
 /// Counts what happens, by kind, and says when a line is due: for the first of a kind at once, and then once a minute at most.
 ///
@@ -38,7 +38,7 @@ impl<K: PartialEq> LogThrottle<K> {
         // Whole after each change.
         let mut kinds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let known = kinds.iter().position(|seen| seen.kind == kind);
-        let Some(at) = known.or_else(|| kinds.len().checked_sub(1).filter(|last| last + 1 >= KINDS_MOST)) else {
+        let Some(at) = known.or_else(|| kinds.len().checked_sub(1).filter(|last| last + 1 >= KINDS_MAX)) else {
             kinds.push(KindCount { kind, count: 0, line: now });
             return Some(1);
         };
@@ -69,6 +69,6 @@ mod tests {
         let at = |kind: usize, seconds: u64| seldom.another_at(kind, begin + Duration::from_secs(seconds));
         assert_eq!([at(1, 0), at(2, 1), at(1, 2), at(2, 60), at(1, 60)], [Some(1), Some(1), None, None, Some(2)]);
         let lines = (3..10_000).filter(|kind| at(*kind, 61).is_some()).count();
-        assert_eq!(lines, KINDS_MOST - 2);
+        assert_eq!(lines, KINDS_MAX - 2);
     }
 }

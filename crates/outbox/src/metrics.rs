@@ -180,7 +180,7 @@ The library speaks through the `metrics` facade and installs no exporter: instal
 destination's name; no label carries a key.
 
 Gauges of the whole outbox come from the store every ten seconds, the first time two seconds after the start, from each
-publisher and from each `shardwise serve --outbox`: take their `max`, not their sum. So that a look never costs more
+publisher and from each `shardwise serve --outbox`: take their `max`, not their sum. So that a reading never costs more
 than a few milliseconds, each of their counts stops at 10,000 aggregates with something to send, 10,000 blocked ones and
 10,000 parked events, and on PostgreSQL at 10,000 events of each of these kinds; where one of them stopped,
 `backlog_complete` is 0 and the numbers say \"at least\".

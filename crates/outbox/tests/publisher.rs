@@ -517,7 +517,7 @@ async fn a_sharding_without_slots_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_commit_is_delivered_promptly_by_looking_and_at_once_by_a_nudge() {
+async fn a_commit_is_delivered_promptly_by_polling_and_at_once_by_a_nudge() {
     let outbox = Outbox::new().await;
     let sink = ScriptedSink::accepting();
     let poll = Duration::from_secs(30);

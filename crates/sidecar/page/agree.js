@@ -1,14 +1,14 @@
 // Do the workers agree? This worker knows what it sees itself; the others are asked through it.
 
 import { $, fill, h, lasting, many, say, table } from "./dom.js";
-import { look } from "./api.js";
+import { fetchOf } from "./api.js";
 import { chip } from "./ring.js";
 
 /** Groups up to this size are asked by themselves, larger ones when the button is pressed. */
 const ASKED_ALWAYS = 64;
 /** A part of the TTL passes between two rounds, and no more and no less than this. */
 const ROUNDS_PER_TTL = 4;
-const [ASK_LEAST, ASK_MOST] = [1000, 5000];
+const [ASK_MIN, ASK_MAX] = [1000, 5000];
 /** As long as they see different groups. */
 const ASK_AGAIN = 1000;
 const AT_A_TIME = 8;
@@ -27,7 +27,7 @@ let askedUnder = "";
 let drawn = "";
 
 /** How often the workers are asked. */
-export const interval = (state) => Math.min(Math.max(state.ttl / ROUNDS_PER_TTL, ASK_LEAST), ASK_MOST);
+export const interval = (state) => Math.min(Math.max(state.ttl / ROUNDS_PER_TTL, ASK_MIN), ASK_MAX);
 
 /** When a worker is known to have renewed last; `undefined` if it has never said so. Of a large group only as long as the answers are new: no one asks
  *  again, and what is old then says nothing of the worker. */
@@ -47,7 +47,7 @@ async function askOne(state, member) {
   const under = state.own.view_fingerprint;
   if (!isMe(state, id) && member.metadata?.[LISTENS] === undefined) return { why: "it takes no requests", under };
   try {
-    const status = await look(state.policy, `instances/${encodeURIComponent(id)}/shardwise/status`, interval(state));
+    const status = await fetchOf(state.policy, `instances/${encodeURIComponent(id)}/shardwise/status`, interval(state));
     if (typeof status?.renewed_ms_ago === "number") proofs.set(id, Date.now() - status.renewed_ms_ago);
     return typeof status?.view_fingerprint === "string" ? { status, under } : { why: "what it answers is not a worker's status", under };
   } catch (error) {
@@ -87,7 +87,7 @@ export function views(state) {
     const isNow = answer.under === own.view_fingerprint || answer.status?.view_fingerprint === own.view_fingerprint;
     return answer.under === undefined || isNow ? { id, ...answer } : { id, why: "not asked since the change", isOld: true };
   };
-  // The sidecar's own data is new with every look.
+  // The sidecar's own data is new with every poll.
   return [{ id: state.observed ? "this sidecar" : own.instance_id, isHere: true, status: own }, ...others.map((member) => view(member.instance_id))];
 }
 

@@ -47,7 +47,7 @@ async function json(path, options) {
 const of = (policy, rest) => `/v1/policies/${encodeURIComponent(policy)}/${rest}`;
 
 export const get = (path, patience = PATIENCE) => json(path, { headers: headers({}), signal: AbortSignal.timeout(patience) });
-export const look = (policy, rest, patience = PATIENCE) => get(of(policy, rest), patience);
+export const fetchOf = (policy, rest, patience = PATIENCE) => get(of(policy, rest), patience);
 
 /** Asks with a body; changes nothing. */
 export const post = (policy, rest, body) =>

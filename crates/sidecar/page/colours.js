@@ -1,4 +1,4 @@
-// Colours that people who see few of them can distinguish (Okabe and Ito's), with a pattern and a shade. A worker's look follows from its id alone, so it is the
+// Colours that people who see few of them can distinguish (Okabe and Ito's), with a pattern and a shade. A worker's style follows from its id alone, so it is the
 // same on every page, whichever other workers are there.
 
 // Neighbours in this order differ in lightness too.
@@ -6,7 +6,7 @@ const HUES = ["#0072b2", "#e69f00", "#009e73", "#f0e442", "#d55e00", "#56b4e9", 
 /** Plain, then hatched, dotted and crossed. */
 export const PATTERNS = 4;
 const SHADES = [0, 0.35, -0.3];
-const LOOKS = HUES.length * PATTERNS * SHADES.length;
+const STYLES = HUES.length * PATTERNS * SHADES.length;
 
 let there = new Set();
 
@@ -17,11 +17,11 @@ export function assign(ids) {
 
 export const isKnown = (id) => there.has(id);
 
-/** Names that are numbered get looks that follow each other, and so different hues. */
+/** Names that are numbered get styles that follow each other, and so different hues. */
 function place(id) {
   let hash = 0;
   for (const char of id) hash = (hash * 31 + char.codePointAt(0)) >>> 0;
-  return hash % LOOKS;
+  return hash % STYLES;
 }
 
 export const pattern = (id) => Math.floor(place(id) / HUES.length) % PATTERNS;

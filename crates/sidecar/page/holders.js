@@ -1,7 +1,7 @@
 // Who holds each slot and name by its claim, and where that is not the worker that the placement names.
 
 import { $, clock, count, fill, h, many, say, table } from "./dom.js";
-import { look } from "./api.js";
+import { fetchOf } from "./api.js";
 import { chip } from "./ring.js";
 
 /** The most rows of a table. */
@@ -31,7 +31,7 @@ export async function fetchHolders(asked, own, isNew) {
     return;
   }
   try {
-    asked.holders = await look(asked.policy, "holders");
+    asked.holders = await fetchOf(asked.policy, "holders");
     asked.claimsError = null;
     asked.claimsSeen = own.claims_seen;
     asked.holdersAt = Date.now();

@@ -1,12 +1,12 @@
 // The page's life: which group, what is fetched when, and what is said when the sidecar does not answer.
 
 import { $, clock, fill, h, lasting, say } from "./dom.js";
-import { Refusal, follow, forgetToken, get, hasToken, keepToken, look } from "./api.js";
+import { Refusal, follow, forgetToken, get, hasToken, keepToken, fetchOf } from "./api.js";
 import { assign } from "./colours.js";
 import * as agree from "./agree.js";
 import * as holders from "./holders.js";
 import * as members from "./members.js";
-import { begin, fetchNews } from "./news.js";
+import { begin, fetchChanges } from "./changes.js";
 import * as others from "./others.js";
 import * as outbox from "./outbox.js";
 import * as owner from "./owner.js";
@@ -18,8 +18,8 @@ import * as timeline from "./timeline.js";
 import * as whatif from "./whatif.js";
 
 /** How often it is looked whether anything has changed; events come at once. */
-const LOOK_EVERY = 1000;
-const LOOK_HIDDEN = 10000;
+const POLL_EVERY = 1000;
+const POLL_HIDDEN = 10000;
 /** How often ages are counted on. */
 const TICK_EVERY = 500;
 /** After so long without an answer what is shown counts as old. */
@@ -45,18 +45,18 @@ async function refresh() {
   clearTimeout(timer);
   const asked = state;
   try {
-    await showNews(asked);
+    await showChanges(asked);
     if (asked === state) heard();
   } catch (error) {
     if (asked === state) failed(error);
   }
   looking = false;
-  if ($("sign-in").hidden) timer = setTimeout(refresh, again ? 0 : document.hidden ? LOOK_HIDDEN : LOOK_EVERY);
+  if ($("sign-in").hidden) timer = setTimeout(refresh, again ? 0 : document.hidden ? POLL_HIDDEN : POLL_EVERY);
   again = false;
 }
 
-async function showNews(asked) {
-  const isNew = await fetchNews(asked);
+async function showChanges(asked) {
+  const isNew = await fetchChanges(asked);
   if (asked !== state) return;
   // First, so that what is drawn has a width.
   $("content").hidden = false;
@@ -94,7 +94,7 @@ function freshness() {
   if (!state?.own || Date.now() - answered > OLD_AFTER) return;
   const { own } = state;
   const proof = Math.max(own.view_age_ms ?? 0, state.observed ? 0 : (own.renewed_ms_ago ?? 0)) + Date.now() - state.ownAt;
-  const isLate = proof > state.ttl / 2 + LOOK_EVERY;
+  const isLate = proof > state.ttl / 2 + POLL_EVERY;
   say($("fresh"), isLate ? `${lasting(proof)} old` : "live");
   $("fresh").dataset.state = isLate ? "late" : "live";
 }
@@ -103,7 +103,7 @@ function freshness() {
 function tick() {
   if (state?.own === undefined || !$("content") || $("content").hidden) return;
   members.tick(state);
-  if (Date.now() - answered > (document.hidden ? LOOK_HIDDEN + OLD_AFTER : OLD_AFTER)) lost();
+  if (Date.now() - answered > (document.hidden ? POLL_HIDDEN + OLD_AFTER : OLD_AFTER)) lost();
   else freshness();
 }
 
@@ -142,7 +142,7 @@ async function listen(asked) {
         refresh();
       });
       if (last === null) {
-        const past = await look(asked.policy, "rebalances").catch(() => null);
+        const past = await fetchOf(asked.policy, "rebalances").catch(() => null);
         if (past !== null && asked === state) timeline.take(past);
         last = timeline.latest()?.id ?? null;
       }
@@ -201,7 +201,7 @@ async function start() {
     }
     say($("lost"), `The group cannot be shown: ${error.message}. It is asked again every second.`);
     $("lost").hidden = false;
-    setTimeout(start, LOOK_EVERY);
+    setTimeout(start, POLL_EVERY);
   }
 }
 

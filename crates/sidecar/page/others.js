@@ -1,19 +1,19 @@
 // The sidecar's other groups, which are not on the page now: what is wrong there is part of the verdict.
 
 import { lasting } from "./dom.js";
-import { begin, fetchNews } from "./news.js";
+import { begin, fetchChanges } from "./changes.js";
 import { ofGroup } from "./troubles.js";
 
-const LOOK_EVERY = 2000;
+const POLL_EVERY = 2000;
 /** After so long without an answer it is not known how a group is. */
-const OLD_AFTER = 4 * LOOK_EVERY;
+const OLD_AFTER = 4 * POLL_EVERY;
 
 let groups = [];
 let timer = null;
 
 async function lookAt(group) {
   try {
-    await fetchNews(group);
+    await fetchChanges(group);
     group.error = null;
   } catch (error) {
     group.error = error.message;
@@ -21,12 +21,12 @@ async function lookAt(group) {
 }
 
 /** One after the other: their number is the operator's. */
-async function look(asked) {
+async function poll(asked) {
   for (const group of asked) {
     if (asked !== groups) return;
     await lookAt(group);
   }
-  if (asked === groups) timer = setTimeout(look, LOOK_EVERY, asked);
+  if (asked === groups) timer = setTimeout(poll, POLL_EVERY, asked);
 }
 
 /** From here on `shown` is the group on the page. */
@@ -35,7 +35,7 @@ export function choose(policies, shown) {
   const known = groups;
   const group = (policy) => known.find((one) => one.policy === policy.policy) ?? begin(policy, false);
   groups = policies.filter((policy) => policy.policy !== shown).map(group);
-  look(groups);
+  poll(groups);
 }
 
 /** This page may no longer read. */

@@ -4,7 +4,7 @@ import { $, ask, count, fill, h, lasting, many, refill, say, table } from "./dom
 import { act, get } from "./api.js";
 
 /** A database is asked more seldom than the sidecar. */
-const LOOK_EVERY = 5000;
+const POLL_EVERY = 5000;
 const WHO = "shardwise-who";
 
 /** What keeps events from being delivered, in words. */
@@ -31,7 +31,7 @@ function replay(letter) {
     sessionStorage.setItem(WHO, who.value);
     const done = await act("/v1/outbox/replay", { id: letter.id, who: who.value, reason: why.value });
     notice = done.done === null ? `${letter.id} is not stuck any more; nothing was done.` : `${letter.id}: ${done.done}${done.sequence === null ? "" : `, its sequence is now ${done.sequence}`}.`;
-    look();
+    poll();
   });
 }
 
@@ -40,7 +40,7 @@ function row(letter) {
   return [h("code", {}, letter.id), letter.key, letter.event_type, h("span", { class: `pill ${letter.state === "parked" ? "warn" : "bad"}` }, letter.state), lasting(letter.dead_for_ms), letter.error, button];
 }
 
-/** Whether the oldest event that waits is younger than at the look before: the backlog is being worked off. */
+/** Whether the oldest event that waits is younger than at the poll before: the backlog is being worked off. */
 function falls(status, before) {
   return before !== null && before.oldest_pending_age_ms !== null && (status.oldest_pending_age_ms === null || status.oldest_pending_age_ms < before.oldest_pending_age_ms);
 }
@@ -66,7 +66,7 @@ export function troubles() {
   const said = (list) => list.map(({ style, text }) => ({ style, text: `Outbox ${name}: ${text}` }));
   if (latest.error !== null) return said([{ style: "bad", text: `it cannot be read: ${latest.error}` }]);
   if (latest.status === null) return said([{ style: "warn", text: "it has not been read yet." }]);
-  if (Date.now() - latest.at > 3 * LOOK_EVERY) return said([{ style: "bad", text: `it was last read ${lasting(Date.now() - latest.at)} ago.` }]);
+  if (Date.now() - latest.at > 3 * POLL_EVERY) return said([{ style: "bad", text: `it was last read ${lasting(Date.now() - latest.at)} ago.` }]);
   return said(found(latest.status, latest.before).filter((one) => !one.isChosen));
 }
 
@@ -93,12 +93,12 @@ function show(status, before) {
   );
 }
 
-async function look() {
+async function poll() {
   clearTimeout(timer);
   try {
     const status = await get("/v1/outbox");
-    // A second look at once, behind a replay, says nothing of how the age moves.
-    const before = Date.now() - latest.at >= LOOK_EVERY / 2 ? latest.status : latest.before;
+    // A second poll at once, behind a replay, says nothing of how the age moves.
+    const before = Date.now() - latest.at >= POLL_EVERY / 2 ? latest.status : latest.before;
     latest = { status, before, at: Date.now(), error: null };
     const now = JSON.stringify([status, falls(status, before), notice]);
     if (now !== drawn) show(status, before);
@@ -107,9 +107,9 @@ async function look() {
     if (error.status === 401) return;
     latest = { ...latest, error: error.message };
     drawn = "";
-    fill($("outbox"), h("p", { class: "refused" }, `The outbox cannot be read: ${error.message}. It is asked again every ${lasting(LOOK_EVERY)}.`));
+    fill($("outbox"), h("p", { class: "refused" }, `The outbox cannot be read: ${error.message}. It is asked again every ${lasting(POLL_EVERY)}.`));
   }
-  timer = setTimeout(look, LOOK_EVERY);
+  timer = setTimeout(poll, POLL_EVERY);
 }
 
 /** Shows the outbox, if this sidecar has one. */
@@ -119,5 +119,5 @@ export function begin(config) {
   $("outbox-card").hidden = config.outbox === null;
   if (config.outbox === null) return;
   say($("outbox-title"), `Outbox ${config.outbox}`);
-  look();
+  poll();
 }

@@ -1,7 +1,7 @@
 // Who owns a key, and why.
 
 import { $, count, fill, h, many } from "./dom.js";
-import { look } from "./api.js";
+import { fetchOf } from "./api.js";
 import { sentence } from "./holders.js";
 import { mark, pick } from "./ring.js";
 
@@ -36,7 +36,7 @@ async function explain(state) {
   try {
     // "." and ".." would be taken for folders by the browser.
     if (key === "." || key === "..") throw new Error("a browser cannot ask for this key; shardwise explain can");
-    const [owner, why] = await Promise.all([look(state.policy, `owner/${place}`), look(state.policy, `explain/${place}`)]);
+    const [owner, why] = await Promise.all([fetchOf(state.policy, `owner/${place}`), fetchOf(state.policy, `explain/${place}`)]);
     if (why.owner === null) {
       fill($("owner"), h("p", { class: "answer" }, "No worker owns it now."));
       return;

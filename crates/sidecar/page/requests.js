@@ -2,7 +2,7 @@
 
 import { $, count, fill, h, table } from "./dom.js";
 import { statuses } from "./agree.js";
-import { look } from "./api.js";
+import { fetchOf } from "./api.js";
 import { chip } from "./ring.js";
 
 /** How often the operator's routes are read from the backend. */
@@ -19,7 +19,7 @@ async function fetchRoutes(state) {
   if (!mayHave || Date.now() - (state.routesAt ?? 0) < ROUTES_EVERY) return;
   state.routesAt = Date.now();
   try {
-    state.routes = (await look(state.policy, "routes")).routes;
+    state.routes = (await fetchOf(state.policy, "routes")).routes;
   } catch {
     // Those of before stay; other parts of the page say if the backend does not answer.
   }

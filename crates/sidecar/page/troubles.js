@@ -6,7 +6,7 @@ import { evenness } from "./shares.js";
 import * as vanished from "./vanished.js";
 
 /** How often the page asks its sidecar. */
-const LOOKS_EVERY = 1000;
+const POLL_EVERY = 1000;
 /** The fullest worker may have so much more than its part before that is worth a word. */
 const UNEVEN = 1.3;
 
@@ -39,7 +39,7 @@ export function ofGroup(state) {
   if (own.worker_failure) add("note", `The latest check of this sidecar's worker failed: ${own.worker_failure}.`);
   if (slots.hint !== null) add("bad", `The owners cannot be computed here: ${slots.hint}`);
   else if (slots.placement === null) add("bad", `No worker owns anything: ${unowned(members.members, state)}.`);
-  if (own.view_age_ms !== null && own.view_age_ms > state.ttl / 2 + LOOKS_EVERY) add(own.view_age_ms > state.ttl ? "bad" : "warn", `The backend has not confirmed this view for ${lasting(own.view_age_ms)}.`);
+  if (own.view_age_ms !== null && own.view_age_ms > state.ttl / 2 + POLL_EVERY) add(own.view_age_ms > state.ttl ? "bad" : "warn", `The backend has not confirmed this view for ${lasting(own.view_age_ms)}.`);
   const gone = vanished.unacknowledged(state);
   if (gone.length > 0) add("warn", `Vanished without leaving within the last hour: ${vanished.named(gone)}.`);
   if (own.stands_still) add("bad", "More workers vanished at once than max_loss allows: their slots are not taken over. If they are gone for good: shardwise confirm-loss.");

@@ -204,7 +204,7 @@ pub(crate) struct Vanished {
 }
 
 const VANISHED_WITHIN: Duration = Duration::from_hours(1);
-const VANISHED_MOST: usize = 256;
+const VANISHED_MAX: usize = 256;
 
 fn vanished(observer: &Observer) -> Vec<Vanished> {
     let (view, now) = (observer.members(), SystemTime::now());
@@ -219,7 +219,7 @@ fn vanished(observer: &Observer) -> Vec<Vanished> {
         })
     };
     let mut vanished: Vec<_> = observer.departures().iter().filter_map(one).collect();
-    vanished.drain(..vanished.len().saturating_sub(VANISHED_MOST));
+    vanished.drain(..vanished.len().saturating_sub(VANISHED_MAX));
     vanished
 }
 

@@ -30,11 +30,11 @@ const COSTLY_PER_SECOND: u32 = 50;
 /// The most requests per second that keep leases and finish grants, where --rate is lower than that.
 const LEASE_CALLS_PER_SECOND: u32 = 1_000;
 /// The most placements computed for clients at the same time.
-const PLACING_MOST: usize = 2;
+const PLACING_MAX: usize = 2;
 /// The most clients that may follow a stream of changes.
-pub(crate) const FOLLOWERS_MOST: usize = 64;
+pub(crate) const FOLLOWERS_MAX: usize = 64;
 /// The most requests that are forwarded to members at the same time, and the most that the local worker is asked.
-pub(crate) const FORWARDS_MOST: usize = 64;
+pub(crate) const FORWARDS_MAX: usize = 64;
 const CALL_WITHIN: Duration = Duration::from_secs(10);
 
 /// A group that this sidecar has joined or only observes.
@@ -118,16 +118,16 @@ impl App {
             connections: ConnectionTable::new(options.limits.connections),
             worker: options.peers.forward_to.clone().map(|target| WorkerClient::new(target, options.limits.clone())),
             options,
-            followers: Arc::new(Semaphore::new(FOLLOWERS_MOST)),
+            followers: Arc::new(Semaphore::new(FOLLOWERS_MAX)),
             leaving: AtomicBool::new(false),
             document,
             page: Page::new(),
             log: LogThrottles::default(),
             bodies: Bodies::new(KEPT_BYTES_MAX),
             costly: RateLimiter::new(COSTLY_PER_SECOND),
-            placing: Arc::new(Semaphore::new(PLACING_MOST)),
-            forwards: Semaphore::new(FORWARDS_MOST),
-            worker_turns: Semaphore::new(FORWARDS_MOST),
+            placing: Arc::new(Semaphore::new(PLACING_MAX)),
+            forwards: Semaphore::new(FORWARDS_MAX),
+            worker_turns: Semaphore::new(FORWARDS_MAX),
             suspected: Suspected::default(),
             cancels: CancelTable::default(),
             next: AtomicUsize::new(0),

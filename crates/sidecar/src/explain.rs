@@ -13,7 +13,7 @@ use crate::holders::HeldBy;
 use crate::path_parameters::{NamePath, PolicyPath};
 use crate::problem::Result;
 
-/// The steps from a key to its owner. Points on the circle and hashes are hexadecimal text, because many readers of JSON keep only 53 of
+/// The steps from a key to its owner. Points on the ring and hashes are hexadecimal text, because many readers of JSON keep only 53 of
 /// their 64 bits.
 #[derive(Debug, Default, Serialize, ToSchema)]
 #[schema(as = Explained)]
@@ -43,7 +43,7 @@ pub(crate) struct Step {
     instance_id: String,
     /// Which of its points, from 0.
     point: Option<u32>,
-    /// The place of that point on the circle.
+    /// The place of that point on the ring.
     place: Option<String>,
     /// How many slots it already had.
     slots: Option<u32>,

@@ -13,7 +13,7 @@ use tokio::sync::SemaphorePermit;
 use tokio::time::Instant;
 use tracing::{Instrument, field};
 
-use crate::app::{App, FORWARDS_MOST, ServedGroup};
+use crate::app::{App, FORWARDS_MAX, ServedGroup};
 use crate::bodies::Room;
 use crate::cancel_table::CancelScope;
 use crate::instance_parameter::take_instance;
@@ -60,8 +60,8 @@ pub(crate) async fn one(
     request: Request,
 ) -> Result<Response> {
     // The page requests this from each member every few seconds and shows failures itself.
-    let is_look = request.method() == http::Method::GET && request.uri().path().ends_with("/status");
-    bring_to_one(&app, &joined, &whom, request).await.inspect_err(|problem| refused(&app, problem, is_look))
+    let is_status = request.method() == http::Method::GET && request.uri().path().ends_with("/status");
+    bring_to_one(&app, &joined, &whom, request).await.inspect_err(|problem| refused(&app, problem, is_status))
 }
 
 /// Forward a GET to any healthy member.
@@ -93,7 +93,7 @@ async fn taken<'a>(
 ) -> Result<(TakenRequest<'a>, (Room, SemaphorePermit<'a>))> {
     let ((head, body), policy) = (request.into_parts(), joined.service.policy().name.as_str());
     let (request, terms, scope, room) = member_request::taken(app, policy, &head, body, parts_before).await?;
-    let busy = |_| TOO_MANY.because(format!("at most {FORWARDS_MOST} requests are forwarded at a time; try again"));
+    let busy = |_| TOO_MANY.because(format!("at most {FORWARDS_MAX} requests are forwarded at a time; try again"));
     let turn = app.forwards.try_acquire().map_err(busy)?;
     if request.method == Method::Post {
         tracing::info!(target: page::LOG, path = request.path, "an action is forwarded to a member, over HTTP");
@@ -191,9 +191,9 @@ fn choices<'a>(app: &App, joined: &ServedGroup, view: &'a View) -> Vec<&'a Membe
 
 /// Logs from time to time that a request was not forwarded, or at debug level if such requests are repeated often. The line contains the
 /// member's name, and no other data of the caller and no secret.
-pub(crate) fn refused(app: &App, problem: &Problem, is_look: bool) {
+pub(crate) fn refused(app: &App, problem: &Problem, is_status: bool) {
     let (status, why) = (problem.status(), problem.detail());
-    if is_look {
+    if is_status {
         tracing::debug!(status, why, "a member could not be looked at");
     } else if let Some(count) = app.log.unbrought.another(status) {
         tracing::warn!(status, why, count, "a request was not forwarded to a member; one line a minute at most");

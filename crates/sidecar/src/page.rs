@@ -53,7 +53,7 @@ const FILES: [(&str, &str, &str); 21] = [
     ("whatif.js", SCRIPT, include_str!("../page/whatif.js")),
     ("outbox.js", SCRIPT, include_str!("../page/outbox.js")),
     ("summary.js", SCRIPT, include_str!("../page/summary.js")),
-    ("news.js", SCRIPT, include_str!("../page/news.js")),
+    ("changes.js", SCRIPT, include_str!("../page/changes.js")),
     ("others.js", SCRIPT, include_str!("../page/others.js")),
     ("troubles.js", SCRIPT, include_str!("../page/troubles.js")),
     ("vanished.js", SCRIPT, include_str!("../page/vanished.js")),

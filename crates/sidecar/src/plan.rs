@@ -77,7 +77,7 @@ pub(crate) struct Evenness {
 }
 
 /// The most members that may join or leave in one request.
-const CHANGES_MOST: usize = 1_000;
+const CHANGES_MAX: usize = 1_000;
 
 type MemberWeights = Vec<(InstanceId, Weight)>;
 
@@ -110,8 +110,8 @@ pub(crate) async fn plan(State(app): State<Arc<App>>, PolicyPath(joined): Policy
 }
 
 fn after(before: &[(InstanceId, Weight)], view: &View, wanted: PlanRequest) -> Result<MemberWeights> {
-    if wanted.join.len().max(wanted.leave.len()) > CHANGES_MOST {
-        return Err(BAD_REQUEST.because(format!("at most {CHANGES_MOST} may join and as many leave")));
+    if wanted.join.len().max(wanted.leave.len()) > CHANGES_MAX {
+        return Err(BAD_REQUEST.because(format!("at most {CHANGES_MAX} may join and as many leave")));
     }
     let mut after = before.to_vec();
     for id in &wanted.leave {

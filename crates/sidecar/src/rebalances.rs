@@ -14,7 +14,7 @@ use axum::response::{IntoResponse, Response};
 use futures::{StreamExt as _, stream};
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
-use crate::app::{App, FOLLOWERS_MOST};
+use crate::app::{App, FOLLOWERS_MAX};
 use crate::history::{EventLog, RebalanceList};
 use crate::path_parameters::PolicyPath;
 use crate::problem::{Result, TOO_MANY};
@@ -42,7 +42,7 @@ pub(crate) async fn rebalances(State(app): State<Arc<App>>, PolicyPath(joined): 
         app.spend()?;
         return Ok(Json(joined.history.past()).into_response());
     }
-    let busy = |_| TOO_MANY.because(format!("{FOLLOWERS_MOST} clients follow already"));
+    let busy = |_| TOO_MANY.because(format!("{FOLLOWERS_MAX} clients follow already"));
     let permit = Arc::clone(&app.followers).try_acquire_owned().map_err(busy)?;
     let log = joined.history.follow();
     let (read, is_missing) = match headers.get("last-event-id") {
@@ -69,7 +69,7 @@ impl EventFollower {
     /// The next text to send; `None` at the end.
     async fn next(&mut self) -> Option<String> {
         loop {
-            let text = self.news()?;
+            let text = self.unsent()?;
             if !text.is_empty() {
                 return Some(text);
             }
@@ -82,7 +82,7 @@ impl EventFollower {
     }
 
     /// The events that were not sent yet.
-    fn news(&mut self) -> Option<String> {
+    fn unsent(&mut self) -> Option<String> {
         let log = self.log.borrow_and_update();
         let (events, has_gap) = log.behind(self.read);
         // Written behind the lock, which the thread that keeps ownership takes too.

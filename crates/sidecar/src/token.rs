@@ -10,7 +10,7 @@ use subtle::ConstantTimeEq;
 use crate::error::Error;
 
 /// The fewest bytes of a token: a shorter one could be guessed.
-const TOKEN_BYTES_LEAST: usize = 16;
+const TOKEN_BYTES_MIN: usize = 16;
 /// The most bytes of a file with a token.
 const TOKEN_BYTES_MAX: u64 = 4_096;
 
@@ -34,8 +34,8 @@ impl Token {
         }
         let token = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
         let token = token.strip_suffix(b"\r").unwrap_or(token);
-        if token.len() < TOKEN_BYTES_LEAST {
-            return refused(format!("a token has at least {TOKEN_BYTES_LEAST} bytes; 32 random hexadecimal digits would be one"));
+        if token.len() < TOKEN_BYTES_MIN {
+            return refused(format!("a token has at least {TOKEN_BYTES_MIN} bytes; 32 random hexadecimal digits would be one"));
         }
         if !token.iter().all(u8::is_ascii_graphic) {
             return refused("a token is printable ASCII without blanks".into());

@@ -31,11 +31,11 @@ const WORKER_WITHIN: Duration = WITHIN_MAX;
 /// The timeout of finding its address, and of connecting.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 /// The most addresses of a name that are tried.
-const ADDRESSES_MOST: usize = 4;
+const ADDRESSES_MAX: usize = 4;
 const ANSWER_HEAD_BYTES_MAX: usize = 16 << 10;
 /// How long an idle connection is kept for another read: longer than a page's polling interval.
 const KEPT_FOR: Duration = Duration::from_secs(8);
-const KEPT_MOST: usize = 4;
+const KEPT_MAX: usize = 4;
 
 /// Why the worker has not answered.
 #[derive(Debug, PartialEq, Eq)]
@@ -198,7 +198,7 @@ impl WorkerClient {
         let host = self.target.host.as_str();
         let mut why = format!("{host} has no address");
         let addresses = match timeout(CONNECT_WITHIN, lookup_host((host, self.target.port))).await {
-            Ok(Ok(addresses)) => addresses.take(ADDRESSES_MOST),
+            Ok(Ok(addresses)) => addresses.take(ADDRESSES_MAX),
             Ok(Err(error)) => return Err(WorkerFailure::Unreachable(format!("{host}: {error}"))),
             Err(_) => return Err(WorkerFailure::Unreachable(format!("{host} is not found within {CONNECT_WITHIN:?}"))),
         };
@@ -229,7 +229,7 @@ impl WorkerClient {
     /// Adds a connection, if necessary in place of the least recently used one.
     fn keep(&self, connection: WorkerConnection) {
         let mut idle = self.fresh();
-        if idle.len() >= KEPT_MOST {
+        if idle.len() >= KEPT_MAX {
             idle.remove(0);
         }
         idle.push((Instant::now(), connection));

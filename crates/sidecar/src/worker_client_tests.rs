@@ -62,13 +62,13 @@ async fn a_read_that_meets_a_closed_connection_is_sent_once_on_another_one() {
 async fn an_idle_connection_is_dropped_after_a_while_and_few_are_kept() {
     let (client, _requests) = worker(usize::MAX).await;
     let mut connections = Vec::new();
-    for _ in 0..=KEPT_MOST {
+    for _ in 0..=KEPT_MAX {
         connections.push(client.connect().await.unwrap());
     }
     for connection in connections {
         client.keep(connection);
     }
-    assert_eq!(client.fresh().len(), KEPT_MOST);
+    assert_eq!(client.fresh().len(), KEPT_MAX);
     let long_ago = Instant::now().checked_sub(KEPT_FOR).unwrap();
     client.fresh().iter_mut().for_each(|(since, _)| *since = long_ago);
     assert!(client.idle_connection().is_none());

@@ -17,7 +17,7 @@ use crate::worker_head::WorkerFence;
 /// on it, only the words for its caller.
 pub(crate) const NO_WORKER: &str = "its worker gives no valid answer: ";
 /// A worker that had less time says nothing by its silence: its caller has changed its mind.
-const SILENT_LEAST: Duration = Duration::from_secs(1);
+const SILENT_MIN: Duration = Duration::from_secs(1);
 /// Worth another attempt.
 const STOPPING: &str = "this worker is stopping";
 
@@ -131,7 +131,7 @@ struct AwaitedWorker<'a> {
 impl Drop for AwaitedWorker<'_> {
     fn drop(&mut self) {
         let service = &self.joined.service;
-        if !self.is_there && self.begun.elapsed() >= SILENT_LEAST && self.app.suspected.passes(service.instance_id()) {
+        if !self.is_there && self.begun.elapsed() >= SILENT_MIN && self.app.suspected.passes(service.instance_id()) {
             service.suspect();
         }
     }

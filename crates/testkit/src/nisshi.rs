@@ -93,8 +93,8 @@ impl Nisshi {
     }
 
     async fn wait_ready(&self) -> Result<()> {
-        let look = async || TcpStream::connect(self.socket_addr()).await.map(drop).map_err(|error| error.to_string());
-        self.process.until("it listens", look).await
+        let probe = async || TcpStream::connect(self.socket_addr()).await.map(drop).map_err(|error| error.to_string());
+        self.process.until("it listens", probe).await
     }
 
     /// Where clients connect, with TLS if it was started with a certificate.

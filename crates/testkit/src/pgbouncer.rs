@@ -45,8 +45,8 @@ impl PgBouncer {
     }
 
     async fn wait_ready(&self) -> Result<()> {
-        let look = async || tokio::net::TcpStream::connect(self.socket_addr()).await.map(drop).map_err(|error| error.to_string());
-        self.process.until("it listens", look).await
+        let probe = async || tokio::net::TcpStream::connect(self.socket_addr()).await.map(drop).map_err(|error| error.to_string());
+        self.process.until("it listens", probe).await
     }
 
     /// How clients connect to that database through it.

@@ -21,10 +21,10 @@ pub(crate) const PATIENCE: Duration = Duration::from_mins(3);
 /// How long a server may take to become ready, which some begin by using a core for seconds.
 const READY_WITHIN: Duration = Duration::from_mins(10);
 /// How often a condition is looked at.
-pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(20);
+pub(crate) const POLL_EVERY: Duration = Duration::from_millis(20);
 /// How long one that must tidy up may take for it, and how often that is looked at.
 const TIDY_WITHIN: Duration = Duration::from_secs(10);
-const TIDY_LOOK: Duration = Duration::from_millis(2);
+const TIDY_POLL_EVERY: Duration = Duration::from_millis(2);
 /// Lines of a server's log that are shown when something went wrong.
 const TAIL_LINES: usize = 40;
 
@@ -34,10 +34,10 @@ pub fn pause(child: u32) -> Result<()> {
     let (id, begun) = (Pid::from_raw(child.cast_signed()), Instant::now());
     kill(id, Signal::SIGSTOP).map_err(|error| Error::new(format!("SIGSTOP to process {child}: {error}")))?;
     // Only looks: the exit status stays available to a later wait for the process.
-    let looks = WaitPidFlag::WSTOPPED | WaitPidFlag::WNOWAIT | WaitPidFlag::WNOHANG;
+    let options = WaitPidFlag::WSTOPPED | WaitPidFlag::WNOWAIT | WaitPidFlag::WNOHANG;
     loop {
-        match waitid(Id::Pid(id), looks) {
-            Ok(WaitStatus::StillAlive) if begun.elapsed() < PATIENCE => std::thread::sleep(TIDY_LOOK),
+        match waitid(Id::Pid(id), options) {
+            Ok(WaitStatus::StillAlive) if begun.elapsed() < PATIENCE => std::thread::sleep(TIDY_POLL_EVERY),
             Ok(WaitStatus::StillAlive) => return Err(Error::new(format!("process {child} has not stopped"))),
             Ok(_) => return Ok(()),
             Err(error) => return Err(Error::new(format!("process {child} cannot be waited for: {error}"))),
@@ -127,7 +127,7 @@ impl Process {
             self.signal(self.launch.farewell)?;
             let asked = Instant::now();
             while self.ended().is_none() && asked.elapsed() < TIDY_WITHIN {
-                std::thread::sleep(TIDY_LOOK);
+                std::thread::sleep(TIDY_POLL_EVERY);
             }
         }
         let Some(mut child) = self.child().take() else { return Ok(()) };
@@ -205,11 +205,11 @@ impl Process {
         self.child().as_mut().and_then(|child| child.try_wait().ok().flatten()).map(|status| status.to_string())
     }
 
-    /// Waits until `look` gives something; what it gives otherwise says what was seen, for the text of the error.
-    pub(crate) async fn until<T>(&self, what: &str, mut look: impl AsyncFnMut() -> std::result::Result<T, String>) -> Result<T> {
+    /// Waits until `probe` gives something; what it gives otherwise says what was seen, for the text of the error.
+    pub(crate) async fn until<T>(&self, what: &str, mut probe: impl AsyncFnMut() -> std::result::Result<T, String>) -> Result<T> {
         let begun = Instant::now();
         loop {
-            let seen = match look().await {
+            let seen = match probe().await {
                 Ok(value) => return Ok(value),
                 Err(seen) => seen,
             };
@@ -224,7 +224,7 @@ impl Process {
                     self.tail()
                 )));
             }
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(POLL_EVERY).await;
         }
     }
 

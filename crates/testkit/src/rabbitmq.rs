@@ -174,7 +174,7 @@ impl RabbitMq {
     }
 
     async fn wait_ready(&self) -> Result<()> {
-        let look = async || {
+        let probe = async || {
             let reported = |error: std::io::Error| error.to_string();
             let mut stream = TcpStream::connect(self.socket_addr()).await.map_err(reported)?;
             stream.write_all(GREETING).await.map_err(reported)?;
@@ -189,7 +189,7 @@ impl RabbitMq {
                 None => Ok(()),
             }
         };
-        self.process.until("it answers", look).await
+        self.process.until("it answers", probe).await
     }
 
     /// Where clients connect with TLS.

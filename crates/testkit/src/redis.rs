@@ -139,7 +139,7 @@ impl Redis {
 
     /// Waits until it listens and has read what it had stored.
     async fn wait_ready(&self) -> Result<()> {
-        let look = async || {
+        let probe = async || {
             let text = |error: std::io::Error| error.to_string();
             if self.options.tls.is_some() {
                 TcpStream::connect(self.socket_addr()).await.map_err(text)?;
@@ -154,7 +154,7 @@ impl Redis {
             }
             if answer.ends_with("+PONG\r\n") { Ok(()) } else { Err(answer) }
         };
-        self.process.until("it answers", look).await
+        self.process.until("it answers", probe).await
     }
 
     /// Sends a command, such as `["CONFIG", "SET", "maxmemory", "1mb"]`, and gives back its answer if that is one text or number.

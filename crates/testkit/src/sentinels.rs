@@ -143,19 +143,19 @@ impl Sentinel {
     }
 
     async fn primary_other_than(&self, former: SocketAddr) -> Result<SocketAddr> {
-        let look = async || {
+        let probe = async || {
             let line = self.line().await.map_err(|error| error.to_string())?;
             primary_in(&line).filter(|address| *address != former).ok_or(line)
         };
-        self.process.until("it names another primary", look).await
+        self.process.until("it names another primary", probe).await
     }
 
     async fn wait_ready(&self) -> Result<()> {
-        let look = async || {
+        let probe = async || {
             let line = self.line().await.map_err(|error| error.to_string())?;
             if line.contains(&self.expected) { Ok(()) } else { Err(line) }
         };
-        self.process.until("it knows the others", look).await
+        self.process.until("it knows the others", probe).await
     }
 }
 

@@ -7,7 +7,7 @@ use futures::future::try_join_all;
 use tokio::time::timeout;
 
 use crate::error::{Error, Result};
-use crate::process::{LOOK_EVERY, PATIENCE, Process};
+use crate::process::{PATIENCE, POLL_EVERY, Process};
 
 /// How often a server is started on other ports before that counts as a failure.
 const ATTEMPTS: u32 = 5;
@@ -60,7 +60,7 @@ pub(crate) async fn leader<S: Leads>(servers: &[S]) -> Result<usize> {
                 return Ok(index);
             }
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_EVERY).await;
     }
     Err(Error::new(format!("no server of {} led within {} s", servers.len(), PATIENCE.as_secs())))
 }

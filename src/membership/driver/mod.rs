@@ -1,17 +1,16 @@
-//! The one task of a service: passes backend answers, watch news and timers to the core's machine, and carries out its actions.
+//! The one task of a service: passes backend answers, watch events and timers to the core's machine, and carries out its actions.
 //!
 //! It decides nothing about ownership; it only adds timeouts.
 
 mod claims;
-mod news;
 mod publish;
 mod record;
+mod updates;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use news::next;
 use publish::FencedTime;
 use record::RecordUpdater;
 use shardwise_core::machine::{Action, ClaimInput, Input, Machine};
@@ -20,6 +19,7 @@ use shardwise_discovery::{ClaimsStream, Discovery, Error, ErrorKind, LogThrottle
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinSet};
 use tracing::{Instrument, Span};
+use updates::next;
 
 use super::calls::{PROOFS_PER_TTL, follow, follow_claims};
 use super::context::OwnershipContext;
@@ -226,7 +226,7 @@ impl Driver {
             *locked(&self.membership.proven) = Some(proven);
         }
         let OwnershipContext { refused, guards, clock, .. } = &*self.membership.ownership_context;
-        self.meters.look(clock.now(), self.machine.proven_at(), refused.load(Ordering::Relaxed), || guards.oldest_drain());
+        self.meters.sample(clock.now(), self.machine.proven_at(), refused.load(Ordering::Relaxed), || guards.oldest_drain());
         if !matches!(self.machine.ownership().state(), ServiceState::Joining | ServiceState::Fenced | ServiceState::Draining) {
             self.stage = Span::none();
         }
@@ -252,7 +252,7 @@ impl Driver {
                 self.membership.holders.clear();
             }
             Action::Claim(action) => self.claim(action),
-            Action::Look => self.look(),
+            Action::ReadGroup => self.read_group(),
             Action::MarkDraining => {
                 self.mark_leaving(MemberState::Draining, "could not show this worker as draining; the others see it when it is gone");
             }
@@ -274,7 +274,7 @@ impl Driver {
                 self.answers.spawn(drained.instrument(tracing::info_span!("drain")));
             }
             Action::Deregister => self.leave(None),
-            Action::StepAway { grace } => self.leave(Some(grace)),
+            Action::StepAway { rejoin_grace } => self.leave(Some(rejoin_grace)),
             Action::Publish(ownership) => self.publish(ownership),
             Action::Rebalanced(rebalance) => self.rebalanced(rebalance),
         }

@@ -112,7 +112,7 @@ impl Driver {
             return;
         };
         tracing::info!(
-            policy = %policy.name, from = %before, to = %now, slots = placement.circle(), virtual_nodes = placement.virtual_nodes,
+            policy = %policy.name, from = %before, to = %now, slots = placement.ring_slots(), virtual_nodes = placement.virtual_nodes,
             load_margin = %placement.load_margin, "the group serves placement {} now", placement.kind.as_str()
         );
     }

@@ -56,7 +56,7 @@ impl Driver {
         self.call = Some(self.answers.spawn(call.in_current_span()));
     }
 
-    pub(super) fn look(&mut self) {
+    pub(super) fn read_group(&mut self) {
         let (backend, group, limit) = (Arc::clone(&self.backend), self.registration.group.clone(), self.membership.timing.renew_every);
         self.answers.spawn(async move {
             match limited(limit, &*backend, "members", async { backend.members(&group).await }).await {
@@ -213,9 +213,9 @@ impl Driver {
         self.record_updater.want(&self.backend, self.membership.timing.renew_every, wish);
     }
 
-    /// Deletes the record, or leaves one behind that keeps this worker's place for `grace`. If the place cannot be kept, it is released,
-    /// so that the others need not wait for the record to expire.
-    pub(super) fn leave(&mut self, grace: Option<Duration>) {
+    /// Deletes the record, or leaves one behind that keeps this worker's place for `rejoin_grace`. If the place cannot be kept, it is
+    /// released, so that the others need not wait for the record to expire.
+    pub(super) fn leave(&mut self, rejoin_grace: Option<Duration>) {
         if let Some(earlier) = self.call.take() {
             earlier.abort();
         }
@@ -226,12 +226,12 @@ impl Driver {
         let limit = if unheard { LEAVE_UNHEARD_LIMIT } else { LEAVE_LIMIT };
         let left = async move {
             let shown = record_updater.finish(limit / 2);
-            match grace {
+            match rejoin_grace {
                 None => deregister(&*backend, limit, shown, &registration.record_id()).await,
-                Some(grace) => {
+                Some(rejoin_grace) => {
                     let away = async {
                         shown.await;
-                        backend.step_away(&registration, grace).await
+                        backend.step_away(&registration, rejoin_grace).await
                     };
                     if let Err(error) = limited(limit, &*backend, "step_away", away).await {
                         tracing::warn!(%error, "this worker's place cannot be kept while it is away: it deregisters");

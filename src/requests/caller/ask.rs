@@ -74,18 +74,18 @@ impl Routing {
         let Ok(_place) = self.waiting.try_acquire() else { return Err(AskError::Busy { within: Duration::ZERO }) };
         self.show_waiting();
         self.is_following();
-        let mut news = self.news.subscribe();
+        let mut changed = self.changed.subscribe();
         loop {
             // Any change from here on counts.
-            news.mark_unchanged();
+            changed.mark_unchanged();
             match self.next_step(&mut ask, to, came) {
-                NextStep::Send(chosen, within) => match self.attempt(to, &chosen, &request, Instant::now() + within, &mut news).await {
+                NextStep::Send(chosen, within) => match self.attempt(to, &chosen, &request, Instant::now() + within, &mut changed).await {
                     Ok(answer) => return Ok(Answered { answer, by: chosen.instance_id }),
                     Err(undelivered) => ask.on_undelivered(self.clock.now(), undelivered),
                 },
                 NextStep::Wait(pause) => {
                     tokio::select! {
-                        _ = news.changed() => {}
+                        _ = changed.changed() => {}
                         () = sleep(pause) => {}
                     }
                 }

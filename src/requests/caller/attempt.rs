@@ -56,21 +56,21 @@ impl ChosenMember {
 
 impl Routing {
     /// Brings the request to that member, until that time or until another member is the right one, and remembers what the outcome says of
-    /// the member. What is new in `news` is newer than the choice.
+    /// the member. What is new in `changed` is newer than the choice.
     pub(super) async fn attempt(
         &self,
         to: &To<'_>,
         chosen: &ChosenMember,
         request: &Request,
         until: Instant,
-        news: &mut watch::Receiver<()>,
+        changed: &mut watch::Receiver<()>,
     ) -> Result<Answer, Undelivered> {
         let attempt = Attempt::until(until);
         let in_flight = chosen.load.begin();
         let answer = tokio::select! {
             biased;
             answer = self.bring(chosen, request, &attempt) => answer,
-            never = self.watch(to, chosen, news, &attempt.superseded) => never,
+            never = self.watch(to, chosen, changed, &attempt.superseded) => never,
             () = self.is_overtime(until) => Err(Undelivered::Unknown("its transport has not ended in time".into())),
         };
         let now = self.clock.now();
@@ -117,8 +117,8 @@ impl Routing {
     }
 
     /// Reports once another member is the right one. It never ends, so its result may have any type.
-    async fn watch<T>(&self, to: &To<'_>, chosen: &ChosenMember, news: &mut watch::Receiver<()>, superseded: &CancellationToken) -> T {
-        while news.changed().await.is_ok() {
+    async fn watch<T>(&self, to: &To<'_>, chosen: &ChosenMember, changed: &mut watch::Receiver<()>, superseded: &CancellationToken) -> T {
+        while changed.changed().await.is_ok() {
             if self.is_superseded(to, chosen) {
                 superseded.cancel();
                 break;

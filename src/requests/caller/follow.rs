@@ -20,7 +20,7 @@ use crate::requests::RouteStore;
 
 /// At most one table is made in this time: changes that come together are one.
 const MERGE_FOR: Duration = Duration::from_millis(5);
-/// Up to this many points on the circle, a table waits until the successors of each slot are computed: some milliseconds. In larger groups
+/// Up to this many points on the ring, a table waits until the successors of each slot are computed: some milliseconds. In larger groups
 /// keys have width 1 for as long as that takes.
 const QUICK_POINTS: u64 = 65_536;
 
@@ -94,7 +94,7 @@ impl Routing {
         self.swap_eventual(view, placed.as_ref(), successors.as_ref());
     }
 
-    /// The placement of a view; `None` while no member owns anything. `kept` keeps the placer, and with it the circle, until the next view.
+    /// The placement of a view; `None` while no member owns anything. `kept` keeps the placer, and with it the ring, until the next view.
     fn placed(&self, view: &View, kept: &mut Option<Arc<Placer>>) -> Option<ViewPlacement> {
         let params = self.policy.serving(view.group_fingerprint()).filter(|_| view.active() >= self.policy.min_members as usize)?;
         kept.insert(placer(&self.policy.group, params)).place(view).ok()
@@ -107,7 +107,7 @@ impl Routing {
 
     fn swap(&self, state: RouteState) {
         self.state.store(Arc::new(state));
-        self.news.send_replace(());
+        self.changed.send_replace(());
     }
 }
 
@@ -159,7 +159,7 @@ async fn follow_routes(mut notes: RouteNotes, routing: Weak<Routing>) {
                     let number = routes.iter().count();
                     tracing::info!(policy = %routing.policy.name, routes = number, "the operator's routes of keys have changed");
                     routing.routes.store(Arc::new(routes));
-                    routing.news.send_replace(());
+                    routing.changed.send_replace(());
                 }
             }
             // Outages are logged by what follows the members.

@@ -59,7 +59,7 @@ pub(crate) struct Routing {
     routes: ArcSwap<Routes>,
     hints: WidthHints,
     /// Signals that `state` or `routes` was swapped.
-    news: watch::Sender<()>,
+    changed: watch::Sender<()>,
     proven: ProvenView,
     pick: OnceLock<Box<dyn Pick>>,
     transport: OnceLock<CallerTransport>,
@@ -99,7 +99,7 @@ impl Routing {
             state: ArcSwap::from_pointee(RouteState::eventual(RouteTable::eventual(Arc::default(), None, None, None))),
             routes: ArcSwap::default(),
             hints: WidthHints::default(),
-            news: watch::Sender::new(()),
+            changed: watch::Sender::new(()),
             proven,
             pick: OnceLock::new(),
             transport: OnceLock::new(),

@@ -21,7 +21,7 @@ use crate::settings::Network;
 /// The limit of each step: finding the name, connecting, and the handshake of TLS.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 /// The most addresses of one name that are tried.
-const ADDRESSES_MOST: usize = 4;
+const ADDRESSES_MAX: usize = 4;
 
 /// Why a member was not reached. Nothing of a request was sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,7 +89,7 @@ impl CallingEnd {
     async fn connect(&self, host_and_port: &str, is_plain: bool) -> Result<(TcpStream, SocketAddr), Unreached> {
         let name = Escaped(host_and_port);
         let addresses = match timeout(CONNECT_WITHIN, tokio::net::lookup_host(host_and_port)).await {
-            Ok(Ok(addresses)) => addresses.take(ADDRESSES_MOST),
+            Ok(Ok(addresses)) => addresses.take(ADDRESSES_MAX),
             Ok(Err(error)) => return Err(Unreached::Unsent(format!("{name}: {error}"))),
             Err(_) => return Err(Unreached::Unsent(format!("{name} is not found within {CONNECT_WITHIN:?}"))),
         };

@@ -11,7 +11,7 @@ use crate::membership::OwnershipContext;
 use crate::requests::handlers::RequestHandlers;
 use crate::requests::sessions::Sessions;
 
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const POLL_EVERY: Duration = Duration::from_secs(1);
 
 /// Whether a task does it.
 #[derive(Default)]
@@ -23,19 +23,19 @@ pub(in crate::requests) fn show(context: &Arc<OwnershipContext>) {
         return;
     }
     context.extensions.get_or_make(Shown::default).0.get_or_init(|| {
-        tokio::spawn(looks(Arc::downgrade(context)));
+        tokio::spawn(sample_gauges(Arc::downgrade(context)));
     });
 }
 
-async fn looks(context: Weak<OwnershipContext>) {
+async fn sample_gauges(context: Weak<OwnershipContext>) {
     while let Some(context) = context.upgrade() {
         let handlers = RequestHandlers::of(&context);
         let (wide, sessions) = (KeyWidths::of(&context).wide(), Sessions::of(&context).len());
-        handlers.meters().looked(handlers.load(), wide, sessions);
+        handlers.meters().sample(handlers.load(), wide, sessions);
         let gone = context.gone.clone();
         drop((context, handlers));
         tokio::select! {
-            () = sleep(LOOK_EVERY) => {}
+            () = sleep(POLL_EVERY) => {}
             () = gone.cancelled() => return,
         }
     }

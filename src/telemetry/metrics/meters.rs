@@ -17,14 +17,14 @@ use super::{
 
 static METADATA: Metadata<'static> = Metadata::new("shardwise", Level::INFO, Some(module_path!()));
 /// Ages are updated no more often than this.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const POLL_EVERY: Duration = Duration::from_millis(100);
 /// A double represents this many hexadecimal digits of a fingerprint exactly.
 const FINGERPRINT_DIGITS: usize = 12;
 
 pub(crate) struct Meters {
     policy: SharedString,
     exclusive: bool,
-    looked: Option<Moment>,
+    sampled: Option<Moment>,
     proven: Option<Moment>,
     refused: u64,
     gap: Option<Gap>,
@@ -44,7 +44,7 @@ struct Gap {
 impl Meters {
     pub(crate) fn new(policy: &Policy) -> Self {
         let exclusive = policy.ownership == OwnershipMode::Exclusive;
-        Self { policy: policy.name.as_str().to_owned().into(), exclusive, looked: None, proven: None, refused: 0, gap: None }
+        Self { policy: policy.name.as_str().to_owned().into(), exclusive, sampled: None, proven: None, refused: 0, gap: None }
     }
 
     /// Publishes counters at 0, so that an alert can see their first increase.
@@ -160,11 +160,11 @@ impl Meters {
     }
 
     /// Updates what changes with time: the age of the view and of the oldest draining work, and the number of refused fences.
-    pub(crate) fn look(&mut self, now: Moment, proven: Option<Moment>, refused: u64, oldest: impl FnOnce() -> Option<Moment>) {
-        if self.looked.is_some_and(|looked| now.since(looked) < LOOK_EVERY) {
+    pub(crate) fn sample(&mut self, now: Moment, proven: Option<Moment>, refused: u64, oldest: impl FnOnce() -> Option<Moment>) {
+        if self.sampled.is_some_and(|sampled| now.since(sampled) < POLL_EVERY) {
             return;
         }
-        self.looked = Some(now);
+        self.sampled = Some(now);
         // A fenced worker has no proof, and the last one keeps ageing.
         self.proven = proven.or(self.proven);
         if let Some(proven) = self.proven {

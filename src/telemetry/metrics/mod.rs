@@ -120,7 +120,7 @@ metrics! {
         "Requests that this worker had accepted, whose sender does not wait (`tell`), and that were not handled to their end: the slot or the session was \
      lost, the handler panicked or took too long, or the worker left; the log has the cause";
     LOAD: "shardwise_load", Gauge, "none", POLICY,
-        "The load that this worker reports to callers, looked at once a second: its requests in progress, unless the application reports its own (`load`)";
+        "The load that this worker reports to callers, read once a second: its requests in progress, unless its code reports its own (`load`)";
     WIDE_KEYS: "shardwise_wide_keys", Gauge, "keys", POLICY,
         "Keys of this worker whose requests are spread over several members, because they are hot or by `widen`";
     SESSIONS_OPEN: "shardwise_sessions_open", Gauge, "sessions", POLICY,

@@ -56,7 +56,7 @@ impl RequestMeters {
 
     /// What this member reports and keeps.
     #[cfg(feature = "requests")]
-    pub(crate) fn looked(&self, load: u32, wide_keys: usize, sessions: usize) {
+    pub(crate) fn sample(&self, load: u32, wide_keys: usize, sessions: usize) {
         gauge(&LOAD, vec![self.policy()], f64::from(load));
         gauge(&WIDE_KEYS, vec![self.policy()], wide_keys as f64);
         gauge(&SESSIONS_OPEN, vec![self.policy()], sessions as f64);

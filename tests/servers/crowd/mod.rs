@@ -27,7 +27,7 @@ use judge::Judge;
 use running::Running;
 use shape::{Event, Shape};
 
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const POLL_EVERY: Duration = Duration::from_millis(20);
 
 on_servers!(a_crowd_comes_and_goes: consul Consul, etcd Etcd, nats Nats, postgres Postgres, valkey Valkey);
 
@@ -141,7 +141,7 @@ impl Crowd {
         crowd
     }
 
-    fn look(&mut self) {
+    fn observe(&mut self) {
         for process in &mut self.processes {
             process.told.catch_up(&mut self.judge);
         }
@@ -150,11 +150,11 @@ impl Crowd {
     fn wait(&mut self, long: Duration) {
         let begun = Instant::now();
         loop {
-            self.look();
+            self.observe();
             if begun.elapsed() >= long {
                 return;
             }
-            std::thread::sleep(LOOK_EVERY.min(long));
+            std::thread::sleep(POLL_EVERY.min(long));
         }
     }
 
@@ -162,7 +162,7 @@ impl Crowd {
     fn settle(&mut self, what: &str) -> u64 {
         let begun = Instant::now();
         loop {
-            self.look();
+            self.observe();
             match self.agreed() {
                 Ok(at) => {
                     self.place();
@@ -174,7 +174,7 @@ impl Crowd {
                         self.folder.disable_cleanup(true);
                         panic!("{what}: not within {within:?}: {why}; what the members wrote is in {}", self.folder.path().display());
                     }
-                    std::thread::sleep(LOOK_EVERY);
+                    std::thread::sleep(POLL_EVERY);
                 }
             }
         }
@@ -259,12 +259,12 @@ impl Crowd {
         for process in &mut self.processes {
             process.ends(self.shape.settles_within);
         }
-        self.look();
+        self.observe();
         std::mem::take(&mut self.judge)
     }
 
     fn meter(&mut self) -> Meter {
-        self.look();
+        self.observe();
         let bytes = |proxy: &TcpProxy| proxy.bytes(Direction::ToServer) + proxy.bytes(Direction::ToClient);
         Meter {
             at: now(),

@@ -17,9 +17,9 @@ use tokio::sync::mpsc;
 const FOLDER: &str = "SHARDWISE_TEST_CROWD_FOLDER";
 const NAME: &str = "SHARDWISE_TEST_CROWD_NAME";
 const MEMBERS: &str = "SHARDWISE_TEST_CROWD_MEMBERS";
-const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// How often the process writes down what it has used, in looks.
-const LOOKS_A_USAGE: u64 = 100;
+const POLL_EVERY: Duration = Duration::from_millis(50);
+/// How often the process writes down what it has used, in polls.
+const POLLS_PER_USAGE: u64 = 100;
 /// How long a member that could not join waits before it tries again.
 const AGAIN: Duration = Duration::from_millis(200);
 /// In which members leave that are asked to.
@@ -52,17 +52,17 @@ async fn live(folder: &Path, name: &str, members: usize) {
     let settings = std::fs::read_to_string(folder.join(format!("{name}.toml"))).unwrap();
     let mut crowd = Crowd { name: name.to_owned(), settings, log: Log(Arc::new(Mutex::new(log))), present: BTreeMap::new(), shown: None };
     (0..members).for_each(|number| crowd.join(number));
-    let mut looks = tokio::time::interval(LOOK_EVERY);
-    for look in 0_u64.. {
+    let mut polls = tokio::time::interval(POLL_EVERY);
+    for poll in 0_u64.. {
         tokio::select! {
             order = orders.recv() => match order.as_deref().and_then(|order| order.split_once(' ')) {
                 Some(("join", number)) => crowd.join(number.parse().unwrap()),
                 Some(("leave", number)) => crowd.leave(number.parse().unwrap()),
                 _ => break,
             },
-            _ = looks.tick() => crowd.look(),
+            _ = polls.tick() => crowd.observe(),
         }
-        if look.is_multiple_of(LOOKS_A_USAGE) {
+        if poll.is_multiple_of(POLLS_PER_USAGE) {
             crowd.note_usage();
         }
     }
@@ -73,8 +73,8 @@ async fn live(folder: &Path, name: &str, members: usize) {
     }
     let left = async {
         while !crowd.present.is_empty() {
-            looks.tick().await;
-            crowd.look();
+            polls.tick().await;
+            crowd.observe();
         }
     };
     tokio::time::timeout(LEFT_WITHIN, left).await.unwrap();
@@ -113,7 +113,7 @@ impl Crowd {
     fn join(&mut self, number: usize) {
         let text = format!("{}[default.resilience.sharding.instance]\nid = \"{}\"\n", self.settings, id(&self.name, number));
         let service = ShardingFactory::from_settings(Settings::from_toml_str(&text).unwrap()).unwrap().create("workers").unwrap();
-        let (joining, mut news, log) = (service.clone(), service.snapshots(), self.log.clone());
+        let (joining, mut snapshots, log) = (service.clone(), service.snapshots(), self.log.clone());
         tokio::spawn(async move {
             while let Err(error) = joining.register_self().await {
                 println!("{} has not joined: {error}", joining.instance_id());
@@ -122,7 +122,7 @@ impl Crowd {
         });
         let name = id(&self.name, number);
         tokio::spawn(async move {
-            while let Some(snapshot) = news.recv().await {
+            while let Some(snapshot) = snapshots.recv().await {
                 if snapshot.state() == ServiceState::Fenced {
                     log.write(&json!({ "fenced": name }));
                 }
@@ -143,8 +143,8 @@ impl Crowd {
         });
     }
 
-    /// Writes down what has changed since the last look.
-    fn look(&mut self) {
+    /// Writes down what has changed since the last poll.
+    fn observe(&mut self) {
         let mut revisions = BTreeSet::new();
         for (number, member) in &mut self.present {
             let before = member.service.now();
@@ -176,7 +176,7 @@ impl Crowd {
         let Some(member) = self.present.values().find(|member| !member.is_leaving) else { return };
         let (view, at) = (member.service.members(), member.service.now());
         let fingerprint = view.fingerprint().to_string();
-        // A newer view may have come in between; the next look has it.
+        // A newer view may have come in between; the next poll has it.
         if view.revision() == revision {
             self.log.write(&json!({ "seen": view.members().len(), "fingerprint": &fingerprint, "at": at.as_nanos() }));
             self.shown = Some((revision, fingerprint));

@@ -26,7 +26,7 @@ const MEMBERS: usize = 4;
 const SETTLED_WITHIN: Duration = Duration::from_mins(1);
 /// In which the others hold and have written to what one held that is stopped.
 const REPLACED_WITHIN: Duration = Duration::from_secs(10);
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+const POLL_EVERY: Duration = Duration::from_millis(5);
 /// In which servers that do not hear each other may elect others, or lack a majority.
 const ROUTES_CUT: Duration = Duration::from_secs(10);
 /// Less than a renewal waits for its answer: a third of the TTL, on etcd.
@@ -220,7 +220,7 @@ impl FaultRun {
     }
 
     /// Ends the faults whose time has come, and reads what the workers have written.
-    fn look(&mut self) {
+    fn observe(&mut self) {
         let now = Instant::now();
         for (_, undo) in self.undo.extract_if(.., |(at, _)| *at <= now).collect::<Vec<_>>() {
             match undo {
@@ -267,21 +267,21 @@ impl FaultRun {
     fn wait(&mut self, long: Duration) {
         let begun = Instant::now();
         loop {
-            self.look();
+            self.observe();
             if begun.elapsed() >= long {
                 return;
             }
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(POLL_EVERY);
         }
     }
 
-    /// Waits until `look` finds nothing missing; returns the missing ones at a timeout.
-    fn waited(&mut self, within: Duration, look: impl Fn(&[Member]) -> Result<(), String>) -> Result<(), String> {
+    /// Waits until `check` finds nothing missing; returns the missing ones at a timeout.
+    fn waited(&mut self, within: Duration, check: impl Fn(&[Member]) -> Result<(), String>) -> Result<(), String> {
         let begun = Instant::now();
         loop {
-            self.look();
-            match look(&self.members) {
-                Err(_) if begun.elapsed() < within => std::thread::sleep(LOOK_EVERY),
+            self.observe();
+            match check(&self.members) {
+                Err(_) if begun.elapsed() < within => std::thread::sleep(POLL_EVERY),
                 seen => return seen,
             }
         }
@@ -331,7 +331,7 @@ impl FaultRun {
         let well = found.unfit.is_empty()
             && found.overlaps.is_empty()
             && found.falls.is_empty()
-            && found.ghosts.is_empty()
+            && found.stale_writes.is_empty()
             && found.fired_twice.is_empty()
             && found.fired > 0
             && (found.owned_late, found.wrongly_refused, disorder) == (0, 0, 0)
@@ -339,11 +339,11 @@ impl FaultRun {
             && found.late_refused >= self.replaced;
         if !well {
             self.stage.keep();
-            let Findings { unfit, overlaps, falls, ghosts, fired, fired_twice, .. } = &found;
+            let Findings { unfit, overlaps, falls, stale_writes, fired, fired_twice, .. } = &found;
             panic!(
-                "lines that do not follow from those before: {unfit:?}\noverlaps: {overlaps:?}\nfallen epochs: {falls:?}\nghosts' writes \
-                 that passed: {ghosts:?}\nof {fired} periods fired twice: {fired_twice:?}\nrows out of order: {disorder}; {} slots were \
-                 taken from stopped workers\n{figures_of_run}\nwhat the workers wrote is in {}",
+                "lines that do not follow from those before: {unfit:?}\noverlaps: {overlaps:?}\nfallen epochs: {falls:?}\nstale writes \
+                 that passed: {stale_writes:?}\nof {fired} periods fired twice: {fired_twice:?}\nrows out of order: {disorder}; {} slots \
+                 were taken from stopped workers\n{figures_of_run}\nwhat the workers wrote is in {}",
                 self.replaced,
                 self.stage.folder().display()
             );

@@ -69,7 +69,7 @@ pub(crate) fn figures(backend: &str, counts: &BTreeMap<Fault, u32>, kills: &[Kil
         "late": found.late,
         "late_refused": found.late_refused,
         "late_first": found.late_first,
-        "ghosts": found.ghosts.len(),
+        "ghosts": found.stale_writes.len(),
         "kills_alone": kills.len() - after_leaders,
         "kills_after_leader": after_leaders,
         "takeover_after_leader_ms": after_leader.map(|(took, ..)| took / 1_000_000),

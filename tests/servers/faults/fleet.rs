@@ -47,7 +47,7 @@ impl Member {
 
     /// Reads what it has written since.
     pub(crate) fn catch_up(&mut self) {
-        for line in self.reader.news().unwrap() {
+        for line in self.reader.new_lines().unwrap() {
             match line {
                 // Its jobs come and go.
                 Line::Enter { slot: TIMER, .. } => {}

@@ -1,6 +1,6 @@
 //! A fleet of real worker processes with exclusive ownership under random faults: workers are killed, stopped for less or more than their
 //! TTL, cut off, or asked to leave; their server is killed or stopped, its routes cut, its clock set, or their file locked. The test
-//! searches their logs for a slot or a singleton with two holders at once, a period of a timer that was fired twice, and writes of ghosts
+//! searches their logs for a slot or a singleton with two holders at once, a period of a timer that was fired twice, and stale writes
 //! that a fenced table accepted.
 //!
 //! `SHARDWISE_SEED=N` repeats the order of the faults. `cargo xtask soak exclusive` makes it hundreds of faults on clusters of three, and

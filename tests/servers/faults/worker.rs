@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use shardwise::core::mistakes::{Mistake, make_everywhere};
 use shardwise::core::{Epoch, Fence, GroupName, Resource, slot_of};
-use shardwise::{Guard, Moment, PERIOD_LEAST, Run, ShardKey, ShardingFactory, ShardingService, Tenure};
+use shardwise::{Guard, Moment, PERIOD_MIN, Run, ShardKey, ShardingFactory, ShardingService, Tenure};
 use shardwise_fencing::{FenceError, sqlite};
 use shardwise_testkit::overlap_judge::{At, Line, StayLog};
 use shardwise_testkit::start_test;
@@ -32,10 +32,10 @@ const STEPS_A_WRITE: u32 = 5;
 const JOB: Duration = Duration::from_millis(100);
 /// How long a slot is drained.
 const DRAIN: Duration = Duration::from_millis(10);
-/// The same beside a mistake: longer than the news of a claim takes on a busy machine.
+/// The same beside a mistake: longer than a change of a claim takes to arrive on a busy machine.
 const DRAIN_BY_MISTAKE: Duration = Duration::from_millis(500);
 /// How often code that does not ask tries to write, if the table is busy.
-const GHOST_TRIES: u32 = 20;
+const STALE_WRITE_TRIES: u32 = 20;
 /// Another process may have been stopped in the middle of its write.
 const BUSY_MAX: Duration = Duration::from_millis(300);
 /// How long a worker that could not join waits before it tries again.
@@ -131,7 +131,7 @@ fn work_of(worker: &Arc<Worker>) -> [Run; 3] {
             tokio::spawn(Arc::clone(&worker).stay(Hold::of_name(SINGLETON, tenure), cancel))
         }
     });
-    let timer = worker.service.timer("tick", PERIOD_LEAST).unwrap().run({
+    let timer = worker.service.timer("tick", PERIOD_MIN).unwrap().run({
         let worker = Arc::clone(worker);
         move |period, tenure| {
             let (epoch, cancel) = (tenure.epoch().get(), tenure.cancel().child_token());
@@ -173,7 +173,7 @@ struct Worker {
 }
 
 /// What a look at the deadline has shown: at that moment it was held or not, and if so, until then.
-struct Look {
+struct HoldReading {
     at: At,
     held: Option<At>,
 }
@@ -221,16 +221,16 @@ impl Worker {
     /// Works until it is asked to leave, or finds that its hold has ended.
     async fn stay(self: Arc<Self>, hold: Hold, cancel: CancellationToken) {
         let (slot, epoch) = (hold.number, hold.epoch.get());
-        let Look { at, held: Some(mut deadline) } = self.look(&hold) else { return };
+        let HoldReading { at, held: Some(mut deadline) } = self.read_hold(&hold) else { return };
         self.note(Line::Enter { slot, epoch, at, until: deadline });
         for step in 0_u32.. {
             if step.is_multiple_of(STEPS_A_WRITE) {
                 self.write(&hold).await;
             }
             let is_cancelled = tokio::time::timeout(STEP, cancel.cancelled()).await.is_ok();
-            let Look { at, held } = self.look(&hold);
+            let HoldReading { at, held } = self.read_hold(&hold);
             match held {
-                None => return self.ghost(&hold).await,
+                None => return self.write_stale(&hold).await,
                 Some(until) if until > deadline => {
                     deadline = until;
                     self.note(Line::Held { slot, epoch, at, until });
@@ -242,32 +242,32 @@ impl Worker {
             }
         }
         tokio::time::sleep(self.drain).await;
-        match self.look(&hold) {
-            Look { at, held: Some(_) } => self.note(Line::Leave { slot, epoch, at }),
-            Look { .. } => self.ghost(&hold).await,
+        match self.read_hold(&hold) {
+            HoldReading { at, held: Some(_) } => self.note(Line::Leave { slot, epoch, at }),
+            HoldReading { .. } => self.write_stale(&hold).await,
         }
     }
 
     /// The deadline is read first, then the clock, and held is asked last: if it is held
     /// without a gap by then, it was at that moment, and that deadline counted.
-    fn look(&self, hold: &Hold) -> Look {
+    fn read_hold(&self, hold: &Hold) -> HoldReading {
         let until = self.service.ownership().claims_end();
         let at = self.service.now();
         let held = until.filter(|_| hold.is_held()).map(Moment::as_nanos);
-        // Renewed between the two reads: the next look shows the newer deadline.
+        // Renewed between the two reads: the next reading shows the newer deadline.
         let held = held.map(|until| until.max(at.as_nanos()));
-        Look { at: at.as_nanos(), held }
+        HoldReading { at: at.as_nanos(), held }
     }
 
     /// The writes of code that does not check its guard first.
-    async fn ghost(&self, hold: &Hold) {
+    async fn write_stale(&self, hold: &Hold) {
         let (slot, epoch) = (hold.number, hold.epoch.get());
         let owns = match &hold.resource {
             Resource::Slot(slot) => self.service.fence(&self.keys[*slot as usize]) == Ok(Fence { slot: *slot, epoch: hold.epoch }),
             name @ Resource::Name(_) => self.service.ownership().epoch_at(name, self.service.now()) == Ok(hold.epoch),
         };
         self.note(Line::Lost { slot, epoch, at: self.service.now().as_nanos(), owns });
-        for _ in 0..GHOST_TRIES {
+        for _ in 0..STALE_WRITE_TRIES {
             if self.write(hold).await {
                 return;
             }

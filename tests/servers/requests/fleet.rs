@@ -199,7 +199,7 @@ impl Fleet {
 
     /// What each worker has written of the slots that it worked in. No two may have had one name.
     pub(crate) fn stays(&self) -> Vec<Vec<Line>> {
-        let read = |member: &Member| StayLogReader::open(&worker::logs(self.folder.path(), &member.name)[1]).unwrap().news().unwrap();
+        let read = |member: &Member| StayLogReader::open(&worker::logs(self.folder.path(), &member.name)[1]).unwrap().new_lines().unwrap();
         self.members.iter().map(read).collect()
     }
 

@@ -24,8 +24,8 @@ use shardwise_discovery::{
 const LOCK_LIMIT: Duration = Duration::from_secs(5);
 const TRY_EVERY: Duration = Duration::from_millis(1);
 /// How often watches look at the file.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// How much later than its TTL a silent member may leave the view: a look, on a busy machine.
+const POLL_EVERY: Duration = Duration::from_millis(20);
+/// How much later than its TTL a silent member may leave the view: a poll, on a busy machine.
 const MARGIN: Duration = Duration::from_millis(500);
 const LIMITS: FeedLimits = FeedLimits { watches: 1_024, groups: 64 };
 const RECORD_BYTES_MAX: usize = 65_536;
@@ -256,14 +256,14 @@ impl Discovery for FolderBackend {
         self.store.with("deregister", &record_id.group, deregister).await
     }
 
-    async fn step_away(&self, registration: &Registration, grace: Duration) -> Result<()> {
+    async fn step_away(&self, registration: &Registration, rejoin_grace: Duration) -> Result<()> {
         let (record_id, json) = (registration.record_id(), encoded(&registration.away_member(), "step_away")?);
         let step_away = |group: &mut FolderGroup, now: u64| {
             if group.there(&record_id).is_some_and(|record| record.is_away) {
                 return Ok(());
             }
             let record = group.own(&record_id, "step_away")?;
-            (record.is_away, record.ends, record.json) = (true, now.saturating_add(nanos(grace)), json);
+            (record.is_away, record.ends, record.json) = (true, now.saturating_add(nanos(rejoin_grace)), json);
             group.revision += 1;
             Ok(())
         };
@@ -313,7 +313,7 @@ struct FolderReader {
 }
 
 impl FolderReader {
-    async fn look(&self, feed: &Feed) -> Result<()> {
+    async fn poll(&self, feed: &Feed) -> Result<()> {
         let ViewSnapshot { view, proven } = self.store.view("watch", feed.group()).await?;
         match feed.latest() {
             Some(latest) if *latest == *view => feed.prove(proven),
@@ -324,15 +324,15 @@ impl FolderReader {
 }
 
 impl GroupReader<View> for FolderReader {
-    // Each look is a proof, and they are more frequent than any watch asks for.
+    // Each poll is a proof, and they are more frequent than any watch asks for.
     const NEXT_PROVES: bool = true;
 
     async fn open(&mut self, feed: &Feed) -> Result<()> {
-        self.look(feed).await
+        self.poll(feed).await
     }
 
     async fn next(&mut self, feed: &Feed) -> Result<()> {
-        tokio::time::sleep(LOOK_EVERY).await;
-        self.look(feed).await
+        tokio::time::sleep(POLL_EVERY).await;
+        self.poll(feed).await
     }
 }

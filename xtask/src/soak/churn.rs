@@ -9,7 +9,7 @@ use crate::failure::TaskFailure;
 const STEPS_AT_ONCE: u32 = 20;
 /// For building and for one run of each.
 const LIMIT: Duration = Duration::from_mins(25);
-/// In which a renewal and two burials of one beat race on NATS.
+/// In which a renewal and two evictions of one beat race on NATS.
 const RACES: u32 = 10_000;
 /// Package, target and test; they print the seed that repeats a run, and fail if a member is lost or left behind.
 const TESTS: [(&str, &str, &str); 7] = [
@@ -19,7 +19,7 @@ const TESTS: [(&str, &str, &str); 7] = [
     ("shardwise-backend-postgres", "--test churn", "no_member_is_lost_and_none_is_made_up_in_a_thousand_changes"),
     ("shardwise-backend-nats", "--test churn", "nobody_is_lost_and_nobody_is_a_phantom"),
     ("shardwise-backend-valkey", "--test churn", "no_member_is_lost_and_none_is_made_up_in_a_thousand_changes"),
-    ("shardwise-backend-nats", "--lib", "race_tests::of_a_renewal_and_two_burials_one_wins"),
+    ("shardwise-backend-nats", "--lib", "race_tests::of_a_renewal_and_two_evictions_one_wins"),
 ];
 
 /// Runs each test with rounds of twenty steps (the kills: ten in every tenth round).
@@ -27,7 +27,7 @@ pub(super) fn run(soak: &SoakRun<'_>) -> Result<SoakReport, TaskFailure> {
     let steps = soak.runs * STEPS_AT_ONCE;
     let mut text = format!(
         "{steps} random steps on Consul and NATS, 1,000 on the others, and ten SIGKILLs in every tenth round on Consul: none lost, none left \
-         behind. On NATS a renewal and two burials of one beat raced {RACES} times: one of them won each time.\n"
+         behind. On NATS a renewal and two evictions of one beat raced {RACES} times: one of them won each time.\n"
     );
     for (package, target, test) in TESTS {
         let mut command = soak.tests(&format!("{package} {target} -- --exact {test} --nocapture"));

@@ -27,8 +27,8 @@ fn is_table(request: &str) -> bool {
     request.contains("recurse")
 }
 
-/// A look that waits.
-fn look(index: u64) -> Said {
+/// A poll that waits.
+fn poll(index: u64) -> Said {
     Said { after: Duration::from_millis(30), ..Said::list(index, r#"["shardwise/claims/g/slot/"]"#) }
 }
 
@@ -56,7 +56,7 @@ async fn next_event(watch: &mut ClaimsStream) -> Result<String> {
 
 #[tokio::test]
 async fn while_nothing_changes_the_claims_are_read_once() {
-    let fake = Fake::start(|request| if is_table(request) { Said::list(10, table(&[(1, 7)])) } else { look(10) }).await;
+    let fake = Fake::start(|request| if is_table(request) { Said::list(10, table(&[(1, 7)])) } else { poll(10) }).await;
     let mut watch = watch(&fake);
     assert_eq!(next_event(&mut watch).await.unwrap(), "all, slot 1 a:7");
     for _ in 0..3 {
@@ -76,14 +76,14 @@ async fn an_index_that_falls_is_a_reason_to_read_all() {
             Said::list(1_000, table(&[(1, 900), (2, 900)]))
         }
         (true, _) => Said::list(7, table(&[(2, 7)])),
-        (false, _) => look(7),
+        (false, _) => poll(7),
     })
     .await;
     let mut watch = watch(&fake);
     assert_eq!(next_event(&mut watch).await.unwrap(), "all, slot 1 a:900, slot 2 a:900");
     assert_eq!(next_event(&mut watch).await.unwrap(), "changed, slot 1 free, slot 2 7");
     assert_eq!(next_event(&mut watch).await.unwrap(), "proven");
-    assert!(fake.asked("index=7&") > 0, "the next look waits on the new index");
+    assert!(fake.asked("index=7&") > 0, "the next poll waits on the new index");
 }
 
 #[tokio::test]
@@ -92,7 +92,7 @@ async fn one_answer_without_claims_frees_nothing() {
     let count = Arc::clone(&tables);
     let fake = Fake::start(move |request| match request {
         _ if request.contains("authorize") => Said::refusal(401, "ACL support disabled"),
-        _ if !is_table(request) => look(20 + count.load(Ordering::SeqCst) as u64),
+        _ if !is_table(request) => poll(20 + count.load(Ordering::SeqCst) as u64),
         // Every other one.
         _ => match count.fetch_add(1, Ordering::SeqCst) {
             n if n % 2 == 1 => none(20 + n as u64),

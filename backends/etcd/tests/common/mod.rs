@@ -28,7 +28,7 @@ use tokio::task::{JoinHandle, block_in_place};
 /// Long enough for the busiest machine; a test that waits this long fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// How often a condition is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+const POLL_EVERY: Duration = Duration::from_millis(10);
 /// As often as the library's driver wants its view proven.
 pub(crate) const PACE: Duration = Duration::from_millis(750);
 /// For members that renew.
@@ -101,7 +101,7 @@ pub(crate) async fn eventually<T>(what: &str, mut condition: impl AsyncFnMut() -
             return value;
         }
         assert!(started.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain: {what}");
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_EVERY).await;
     }
 }
 
@@ -122,7 +122,7 @@ pub(crate) async fn next_error(stream: &mut WatchStream) -> Error {
 /// The next proof, or view, whose read began after now.
 pub(crate) async fn next_proof(stream: &mut WatchStream) {
     let now = Clock::system().now();
-    let look = async {
+    let read = async {
         loop {
             match stream.next().await {
                 Some(Ok(WatchEvent::View(snapshot))) if snapshot.proven >= now => return,
@@ -131,7 +131,7 @@ pub(crate) async fn next_proof(stream: &mut WatchStream) {
             }
         }
     };
-    tokio::time::timeout(PATIENCE, look).await.unwrap_or_else(|_| panic!("no proof within {PATIENCE:?}"));
+    tokio::time::timeout(PATIENCE, read).await.unwrap_or_else(|_| panic!("no proof within {PATIENCE:?}"));
 }
 
 /// Checks kind, operation and the whole text; and that the text is one line.
@@ -211,7 +211,7 @@ impl ClaimsFollower {
         };
         assert!(
             tokio::time::timeout(PATIENCE, read).await.is_ok(),
-            "no news with {what} within {PATIENCE:?}, but {} claims: {:?}",
+            "no event with {what} within {PATIENCE:?}, but {} claims: {:?}",
             self.claims.len(),
             self.claims.keys().take(9)
         );
@@ -351,10 +351,10 @@ impl Fleet {
                     Ok(Ok(_)) => tokio::time::sleep(TTL / 3).await,
                     Ok(Err(error)) if *error.kind() == ErrorKind::Lost => {
                         while !matches!(tokio::time::timeout(TTL, backend.register(&registration)).await, Ok(Ok(_))) {
-                            tokio::time::sleep(LOOK_EVERY * 5).await;
+                            tokio::time::sleep(POLL_EVERY * 5).await;
                         }
                     }
-                    _ => tokio::time::sleep(LOOK_EVERY * 5).await,
+                    _ => tokio::time::sleep(POLL_EVERY * 5).await,
                 }
             }
         });

@@ -23,7 +23,7 @@ use sqlx::{ConnectOptions, Connection};
 /// Long enough for the busiest machine; a test that waits this long fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// How often a condition is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+const POLL_EVERY: Duration = Duration::from_millis(5);
 
 /// Waits until `condition` gives something, for at most [`PATIENCE`].
 pub(crate) async fn eventually<T>(what: &str, mut condition: impl AsyncFnMut() -> Option<T>) -> T {
@@ -33,7 +33,7 @@ pub(crate) async fn eventually<T>(what: &str, mut condition: impl AsyncFnMut() -
             return value;
         }
         assert!(started.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain: {what}");
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_EVERY).await;
     }
 }
 
@@ -232,9 +232,9 @@ impl Follower {
         Self { stream: backend.watch_claims(&group(), prove_every), held: BTreeMap::new() }
     }
 
-    /// The next news, taken in; errors are handed back.
+    /// The next event, taken in; errors are handed back.
     pub(crate) async fn next(&mut self) -> Result<ClaimsEvent, Error> {
-        let event = tokio::time::timeout(PATIENCE, self.stream.next()).await.expect("news in time").expect("the watch goes on")?;
+        let event = tokio::time::timeout(PATIENCE, self.stream.next()).await.expect("an event in time").expect("the watch goes on")?;
         match &event {
             ClaimsEvent::All { claims, .. } => self.held = claims.iter().cloned().collect(),
             ClaimsEvent::Changed { changes, .. } => {
@@ -255,8 +255,8 @@ impl Follower {
         let expected = slots(expected);
         let started = Instant::now();
         loop {
-            let news = self.next().await.is_ok();
-            if news && self.held.keys().eq(&expected) {
+            let is_event = self.next().await.is_ok();
+            if is_event && self.held.keys().eq(&expected) {
                 return;
             }
             assert!(started.elapsed() < PATIENCE, "waited in vain for {} slots, {} are held", expected.len(), self.held.len());

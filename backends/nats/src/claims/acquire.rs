@@ -149,11 +149,11 @@ impl BucketHandle {
 
     async fn holder_state(&self, call: &ClaimCall<'_>, claim: &ClaimMessage) -> NatsResult<HolderState> {
         let cell = call.holder(claim);
-        cell.get_or_try_init(|| self.look_at_holder(call, claim)).await.copied()
+        cell.get_or_try_init(|| self.read_holder(call, claim)).await.copied()
     }
 
     /// An answer that is out of date shows an earlier state, in which the life was not over yet; so `Ended` is never wrong.
-    async fn look_at_holder(&self, call: &ClaimCall<'_>, claim: &ClaimMessage) -> NatsResult<HolderState> {
+    async fn read_holder(&self, call: &ClaimCall<'_>, claim: &ClaimMessage) -> NatsResult<HolderState> {
         let group = &call.record_id.group;
         let Some(there) = self.stored_beat(group, &claim.holder).await? else {
             return Ok(HolderState::Unclear { ttl: Duration::from_millis(claim.ttl_ms) });

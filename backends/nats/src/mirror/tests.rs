@@ -91,19 +91,19 @@ fn an_observer_sees_beats_records_without_a_beat_and_beats_without_a_record() {
     assert_eq!(seen(&mirror), [("a".to_owned(), Some(1)), ("b".to_owned(), None), ("c".to_owned(), Some(6))]);
     // A tombstone without the end of its record: its writer was stopped in between.
     mirror.take(&delivery(subjects().beat(&id("a")), 7, Vec::new()));
-    assert_eq!(mirror.half_buried(), [(id("a"), 7)]);
+    assert_eq!(mirror.half_evicted(), [(id("a"), 7)]);
     assert_eq!(seen(&mirror), [("b".to_owned(), None), ("c".to_owned(), Some(6))]);
     assert!(mirror.has_ended(&id("a"), 1) && !mirror.has_ended(&id("a"), 8) && !mirror.has_ended(&id("c"), 6));
     mirror.take(&delivery(subjects().member(&id("a")), 8, Vec::new()));
-    assert!(mirror.half_buried().is_empty());
+    assert!(mirror.half_evicted().is_empty());
 }
 
 #[test]
 fn what_was_read_apart_replaces_nothing_newer() {
     let mut mirror = mirror(&[beat("a", 1, 5)]);
-    mirror.put_beat(&id("a"), Some(StoredBeat::Buried { sequence: 4 }));
+    mirror.put_beat(&id("a"), Some(StoredBeat::Evicted { sequence: 4 }));
     assert!(!mirror.has_ended(&id("a"), 1));
-    mirror.put_beat(&id("a"), Some(StoredBeat::Buried { sequence: 6 }));
+    mirror.put_beat(&id("a"), Some(StoredBeat::Evicted { sequence: 6 }));
     assert!(mirror.has_ended(&id("a"), 1));
     mirror.put_beat(&id("a"), None);
     assert_eq!(mirror.beat(&id("a")), None);

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shardwise_core::Moment;
-use shardwise_discovery::silence::{Burial, SilenceInput};
+use shardwise_discovery::silence::{Eviction, SilenceInput};
 use shardwise_discovery::{RecordId, jittered, one_line};
 
 use super::{BucketObserver, FinishedCall};
-use crate::burials::{self, BurialOutcome};
 use crate::client::{Client, bounded};
 use crate::error::{Failure, NatsResult};
+use crate::evictions::{self, EvictionOutcome};
 use crate::handle::{BucketGroup, BucketHandle, wrote};
 use crate::messages::StoredBeat;
 use crate::status::ForeignFollower;
@@ -21,10 +21,10 @@ const WRITES_PER_TTL: u32 = 3;
 const PROBE_PAUSE: Duration = Duration::from_millis(250);
 /// How long an answered write may take to come back before another one is written.
 const RETURN_LIMIT: Duration = Duration::from_millis(500);
-/// The most burials at a time.
-const BURIALS_MAX: usize = 64;
+/// The most evictions at a time.
+const EVICTIONS_MAX: usize = 64;
 /// How long a record may stand without a life before another process than the one that ended it deletes it.
-const HALF_BURIED_LASTS: Duration = Duration::from_secs(2);
+const HALF_EVICTED_LASTS: Duration = Duration::from_secs(2);
 /// How often old markers are looked for, and the most that are forgotten at a time.
 const SWEEP_EVERY: Duration = Duration::from_mins(10);
 const SWEPT_MAX: usize = 64;
@@ -47,7 +47,7 @@ impl BucketObserver {
             self.report_waits(now);
             self.show(client, group, is_proven, now)?;
             self.report_writes(handle, group, now);
-            self.finish_half_buried(handle, group, now);
+            self.finish_half_evicted(handle, group, now);
             self.sweep(handle, now);
         }
         if self.may_write(group, now) {
@@ -163,41 +163,41 @@ impl BucketObserver {
         Ok(())
     }
 
-    /// Hands on how this process's writes went, and begins the burials that follow.
+    /// Hands on how this process's writes went, and begins the evictions that follow.
     fn report_writes(&mut self, handle: &Arc<BucketHandle>, group: &BucketGroup, now: Moment) {
         let interrupted = group.extra.interrupted();
         if interrupted != self.interrupted {
             self.interrupted = interrupted;
             self.silence.step(now, SilenceInput::Interrupted);
         }
-        if self.proven <= self.written || !self.rights.may_bury {
+        if self.proven <= self.written || !self.rights.may_evict {
             return;
         }
         self.written = self.proven;
-        let burials = self.silence.step(now, SilenceInput::Written { started: self.proven });
-        for burial in burials {
-            if self.burying.len() < BURIALS_MAX && self.burying.insert(burial.record.instance_id.clone()) {
-                self.bury(handle, burial);
+        let evictions = self.silence.step(now, SilenceInput::Written { started: self.proven });
+        for eviction in evictions {
+            if self.evicting.len() < EVICTIONS_MAX && self.evicting.insert(eviction.record.instance_id.clone()) {
+                self.evict(handle, eviction);
             }
         }
     }
 
-    fn bury(&self, handle: &Arc<BucketHandle>, burial: Burial) {
+    fn evict(&self, handle: &Arc<BucketHandle>, eviction: Eviction) {
         let handle = Arc::clone(handle);
         self.calls.push(Box::pin(async move {
-            let (record, seen) = (burial.record.clone(), burial.seen);
-            FinishedCall::Burial { record, seen, answer: burials::bury(handle, burial).await }
+            let (record, seen) = (eviction.record.clone(), eviction.seen);
+            FinishedCall::Eviction { record, seen, answer: evictions::evict(handle, eviction).await }
         }));
     }
 
     /// When a write must begin, because no renewal of this process has; `None` while it guards no member.
     pub(super) fn write_due(&self, group: &BucketGroup) -> Option<Moment> {
-        if !self.rights.may_bury || !self.is_caught_up || self.silence.guarded().next().is_none() {
+        if !self.rights.may_evict || !self.is_caught_up || self.silence.guarded().next().is_none() {
             return None;
         }
         let written = group.extra.answered();
         let pace = self.least_ttl().unwrap_or(TTL_ASSUMED) / WRITES_PER_TTL;
-        match self.silence.look_at() {
+        match self.silence.next_write() {
             // One that began since will come back, or fail.
             Some(at) if written >= at => Some(written.plus(pace)),
             Some(at) => Some(at),
@@ -230,20 +230,20 @@ impl BucketObserver {
     }
 
     /// A record without a life: the process that ended that life would have deleted it by now.
-    fn finish_half_buried(&mut self, handle: &Arc<BucketHandle>, group: &BucketGroup, now: Moment) {
-        let there = self.mirror.half_buried();
-        self.half_buried.retain(|id, _| there.iter().any(|(half, _)| half == id));
-        if !self.rights.may_bury {
+    fn finish_half_evicted(&mut self, handle: &Arc<BucketHandle>, group: &BucketGroup, now: Moment) {
+        let there = self.mirror.half_evicted();
+        self.half_evicted.retain(|id, _| there.iter().any(|(half, _)| half == id));
+        if !self.rights.may_evict {
             return;
         }
         for (id, tombstone) in there {
-            let since = *self.half_buried.entry(id.clone()).or_insert(now);
-            if now.since(since) < HALF_BURIED_LASTS || self.burying.len() >= BURIALS_MAX || !self.burying.insert(id.clone()) {
+            let since = *self.half_evicted.entry(id.clone()).or_insert(now);
+            if now.since(since) < HALF_EVICTED_LASTS || self.evicting.len() >= EVICTIONS_MAX || !self.evicting.insert(id.clone()) {
                 continue;
             }
             let (handle, name) = (Arc::clone(handle), group.name.clone());
             self.calls.push(Box::pin(async move {
-                if let Err(failure) = burials::finish(handle, name.clone(), id.clone(), tombstone).await {
+                if let Err(failure) = evictions::finish(handle, name.clone(), id.clone(), tombstone).await {
                     tracing::debug!(group = %name, %failure, "a record without a life is not deleted yet");
                 }
                 FinishedCall::Rest { id }
@@ -261,7 +261,7 @@ impl BucketObserver {
         let markers = self.mirror.old_markers(SWEPT_MAX);
         if !markers.is_empty() {
             let handle = Arc::clone(handle);
-            self.calls.push(Box::pin(async move { FinishedCall::Sweep { answer: burials::sweep(handle, markers).await } }));
+            self.calls.push(Box::pin(async move { FinishedCall::Sweep { answer: evictions::sweep(handle, markers).await } }));
         }
     }
 
@@ -269,15 +269,15 @@ impl BucketObserver {
     pub(super) fn finish(&mut self, handle: &BucketHandle, group: &BucketGroup, finished: FinishedCall) -> NatsResult<()> {
         match finished {
             FinishedCall::Probe { started, answer } => self.finish_probe(handle, group, started, answer),
-            FinishedCall::Burial { record, seen, answer } => {
-                self.burying.remove(&record.instance_id);
-                self.finish_burial(handle, group, &record, seen, answer);
+            FinishedCall::Eviction { record, seen, answer } => {
+                self.evicting.remove(&record.instance_id);
+                self.finish_eviction(handle, group, &record, seen, answer);
                 Ok(())
             }
             FinishedCall::Rest { id } => {
-                self.burying.remove(&id);
+                self.evicting.remove(&id);
                 // If it is still there, its time begins anew.
-                self.half_buried.remove(&id);
+                self.half_evicted.remove(&id);
                 Ok(())
             }
             FinishedCall::Sweep { answer } => {
@@ -314,17 +314,17 @@ impl BucketObserver {
         }
     }
 
-    fn finish_burial(
+    fn finish_eviction(
         &mut self,
         handle: &BucketHandle,
         group: &BucketGroup,
         record: &RecordId,
         seen: Option<u64>,
-        answer: NatsResult<BurialOutcome>,
+        answer: NatsResult<EvictionOutcome>,
     ) {
         let id = &record.instance_id;
         match answer {
-            Ok(BurialOutcome { is_buried, beat }) => {
+            Ok(EvictionOutcome { is_evicted, beat }) => {
                 // A beat that is gone without a tombstone was lost by the store. One that came meanwhile is newer than that answer.
                 let is_unchanged = self.mirror.beat(id).map(StoredBeat::sequence) == seen;
                 if beat.is_none() && is_unchanged && seen.is_some() {
@@ -336,12 +336,12 @@ impl BucketObserver {
                     self.mirror.put_beat(id, beat);
                     self.beats.insert(id.clone());
                 }
-                if is_buried {
+                if is_evicted {
                     tracing::info!(group = %group.name, member = %id, "evicted a member whose heartbeats stopped for its TTL");
                 }
             }
             Err(Failure::Forbidden { why }) => {
-                self.rights.may_bury = false;
+                self.rights.may_evict = false;
                 tracing::debug!(why, "this process may not write there, so it evicts no silent member");
             }
             // The next write tries again.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
-use shardwise_backend_nats::{NatsBackend, NatsBackendConfig, SyncInterval, TTL_LEAST};
+use shardwise_backend_nats::{NatsBackend, NatsBackendConfig, SyncInterval, TTL_MIN};
 use shardwise_core::{Claim, ClaimStore, Epoch, GroupName, Incarnation, InstanceId, Member, Resource, View};
 use shardwise_discovery::conformance::Scope;
 use shardwise_discovery::{
@@ -24,7 +24,7 @@ use tokio::task::{JoinHandle, block_in_place};
 /// Long enough for the busiest machine; a test that waits this long fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// How often a condition is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+const POLL_EVERY: Duration = Duration::from_millis(10);
 /// As often as the library's driver wants its view proven.
 pub(crate) const PACE: Duration = Duration::from_millis(750);
 /// For members that renew.
@@ -77,7 +77,7 @@ pub(crate) fn scope_of(url: &str) -> Scope {
     static GROUPS: AtomicU64 = AtomicU64::new(0);
     let group = GroupName::new(format!("conformance {}", GROUPS.fetch_add(1, Ordering::Relaxed))).unwrap();
     let (here, there) = (backend(url, "conformance"), backend(url, "conformance"));
-    Scope { backend: here, peer: there, group, ttl: TTL_LEAST, clock: Clock::system(), guard: Box::new(()) }
+    Scope { backend: here, peer: there, group, ttl: TTL_MIN, clock: Clock::system(), guard: Box::new(()) }
 }
 
 pub(crate) fn group() -> GroupName {
@@ -106,7 +106,7 @@ pub(crate) async fn eventually<T>(what: &str, mut condition: impl AsyncFnMut() -
             return value;
         }
         assert!(started.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain: {what}");
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_EVERY).await;
     }
 }
 
@@ -234,10 +234,10 @@ impl Fleet {
                         lost.fetch_add(1, Ordering::Relaxed);
                         // Until it is granted, as the library's driver does: a life that has begun may lack its record.
                         while !matches!(tokio::time::timeout(TTL, backend.register(&registration)).await, Ok(Ok(_))) {
-                            tokio::time::sleep(LOOK_EVERY * 5).await;
+                            tokio::time::sleep(POLL_EVERY * 5).await;
                         }
                     }
-                    _ => tokio::time::sleep(LOOK_EVERY * 5).await,
+                    _ => tokio::time::sleep(POLL_EVERY * 5).await,
                 }
             }
         });

@@ -21,9 +21,9 @@ fn claim(slot: u32, holder: Option<i64>, epoch: u64) -> ClaimRow {
     ClaimRow { resource: Resource::Slot(slot), holder, epoch: Epoch::new(epoch).unwrap() }
 }
 
-fn news(revision: i64, claimed: i64, trimmed: i64) -> GroupNews {
+fn changes(revision: i64, claimed: i64, trimmed: i64) -> GroupChanges {
     let position = LogPosition { is_replica: false, origin: "s/1".into(), lsn: 1 };
-    GroupNews { head: Head { position, revision, claimed, trimmed }, members: Vec::new(), departed: Vec::new(), claims: None }
+    GroupChanges { head: Head { position, revision, claimed, trimmed }, members: Vec::new(), departed: Vec::new(), claims: None }
 }
 
 fn ids(mirror: &GroupMirror) -> Vec<String> {
@@ -47,7 +47,7 @@ fn mirror() -> GroupMirror {
     assert_eq!(known, KnownNumbers { members: NOTHING_KNOWN, claims: Some(NOTHING_KNOWN) });
     let members = vec![member("a", 1, 5), member("b", 2, 5)];
     let claims = Some(vec![claim(1, Some(1), 3), claim(2, Some(1), 3), claim(3, None, 2), claim(4, Some(77), 2)]);
-    let change = mirror.take(known, GroupNews { members, claims, ..news(2, 3, 0) });
+    let change = mirror.take(known, GroupChanges { members, claims, ..changes(2, 3, 0) });
     assert_eq!(change, Some(MirrorChange { members: true, claims: true }));
     mirror
 }
@@ -57,12 +57,12 @@ fn only_a_life_that_is_there_holds_claims() {
     let mut mirror = mirror();
     assert_eq!(held(&mirror), [(1, "a".into()), (2, "a".into())], "slot 3 was released, and life 77 is not there");
     let known = mirror.known();
-    let change = mirror.take(known, GroupNews { departed: vec![(id("a"), 1)], claims: Some(vec![]), ..news(4, 3, 0) });
+    let change = mirror.take(known, GroupChanges { departed: vec![(id("a"), 1)], claims: Some(vec![]), ..changes(4, 3, 0) });
     assert_eq!(change, Some(MirrorChange { members: true, claims: true }));
     assert_eq!((ids(&mirror), held(&mirror)), (vec!["b".to_owned()], vec![]));
     let known = mirror.known();
     let claims = Some(vec![claim(1, Some(2), 5)]);
-    mirror.take(known, GroupNews { claims, ..news(4, 5, 0) });
+    mirror.take(known, GroupChanges { claims, ..changes(4, 5, 0) });
     assert_eq!(held(&mirror), [(1, "b".into())]);
 }
 
@@ -71,7 +71,10 @@ fn another_life_of_a_member_holds_nothing_of_the_former_one() {
     let mut mirror = mirror();
     let known = mirror.known();
     // It stepped away, which ends its life; its id never leaves the view.
-    mirror.take(known, GroupNews { members: vec![member("a", 6, 6)], departed: vec![(id("a"), 1)], claims: Some(vec![]), ..news(6, 3, 0) });
+    mirror.take(
+        known,
+        GroupChanges { members: vec![member("a", 6, 6)], departed: vec![(id("a"), 1)], claims: Some(vec![]), ..changes(6, 3, 0) },
+    );
     assert_eq!((ids(&mirror), held(&mirror)), (vec!["a".to_owned(), "b".to_owned()], vec![]));
     assert_eq!((mirror.life(&id("a")), mirror.record_of_life(&GroupName::new("g").unwrap(), 1)), (Some(6), None));
 }
@@ -80,11 +83,11 @@ fn another_life_of_a_member_holds_nothing_of_the_former_one() {
 fn who_knows_less_than_is_kept_reads_everything() {
     let mut mirror = mirror();
     let known = mirror.known();
-    assert_eq!(mirror.take(known, news(9_000, 3, 800)), None);
+    assert_eq!(mirror.take(known, changes(9_000, 3, 800)), None);
     mirror.forget();
     let known = mirror.known();
     assert_eq!(known, KnownNumbers { members: NOTHING_KNOWN, claims: Some(NOTHING_KNOWN) });
-    let all = GroupNews { members: vec![member("b", 2, 9)], claims: Some(vec![]), ..news(9_000, 3, 800) };
+    let all = GroupChanges { members: vec![member("b", 2, 9)], claims: Some(vec![]), ..changes(9_000, 3, 800) };
     assert!(mirror.take(known, all).is_some());
     assert_eq!((ids(&mirror), held(&mirror)), (vec!["b".to_owned()], vec![]));
 }
@@ -94,13 +97,13 @@ fn numbers_say_whether_something_has_changed() {
     let mut mirror = mirror();
     assert!(!mirror.is_behind(2, 3) && mirror.is_behind(3, 3) && mirror.is_behind(2, 4));
     mirror.read_claims(false);
-    assert!(!mirror.is_behind(2, 4) && mirror.claim_table().is_none(), "claims that are not read are no news");
+    assert!(!mirror.is_behind(2, 4) && mirror.claim_table().is_none(), "claims that are not read are no changes");
     mirror.read_claims(true);
     assert!(mirror.is_behind(2, 3));
 }
 
 #[test]
-fn beats_that_were_looked_at_are_news_if_they_differ() {
+fn beats_that_were_read_are_changes_if_they_differ() {
     let mut mirror = mirror();
     let beat = |life, count| Beat { life, count, ttl: Duration::from_secs(3) };
     assert_eq!(mirror.take_beats(&[1, 2], &[beat(1, 5), beat(2, 6)]), Some(vec![id("b")]));

@@ -208,17 +208,17 @@ pub(crate) fn update(schema: &Schema, record_id: &RecordId, record: &str, call: 
 }
 
 /// Puts a record that is away in the place of the living one, as another life, so that the claims of the former one end.
-pub(crate) fn step_away(schema: &Schema, record_id: &RecordId, record: &str, grace: Duration, call: CallNumber) -> String {
+pub(crate) fn step_away(schema: &Schema, record_id: &RecordId, record: &str, rejoin_grace: Duration, call: CallNumber) -> String {
     let literals = RecordLiterals::of(record_id);
     let (lock, here, is_own) = (lock(schema, &literals.group), here(schema, &literals.group), is_own(&literals, call));
     let (state_of, notify, record) = (state_of(schema, &literals), schema.notify(&record_id.group), text(record));
-    let (RecordLiterals { id, incarnation, .. }, CallNumber { writer, number }, grace) = (literals, call, millis(grace));
+    let (RecordLiterals { id, incarnation, .. }, CallNumber { writer, number }, rejoin_grace) = (literals, call, millis(rejoin_grace));
     format!(
         "{BEGIN} {lock}
         WITH {here}, former AS MATERIALIZED (
             SELECT m.joined FROM here AS h JOIN {schema}.member AS m ON {is_own}
         ), written AS (
-            UPDATE {schema}.member AS m SET away = true, joined = h.number, changed = h.number, beat = m.beat + 1, ttl_ms = {grace},
+            UPDATE {schema}.member AS m SET away = true, joined = h.number, changed = h.number, beat = m.beat + 1, ttl_ms = {rejoin_grace},
                 writer = {writer}, call = {number}, record = {record}, renewed_at = clock_timestamp()
             FROM here AS h WHERE {is_own}
             RETURNING m.joined
@@ -236,7 +236,7 @@ pub(crate) fn step_away(schema: &Schema, record_id: &RecordId, record: &str, gra
 }
 
 /// The rest of a statement that has deleted members as `gone`: remembers them, and raises the group's numbers.
-fn buried(schema: &Schema, notify: &str) -> String {
+fn departures(schema: &Schema, notify: &str) -> String {
     format!(
         "parted AS (
             INSERT INTO {schema}.departure (group_id, changed, instance_id, incarnation, joined, writer, call)
@@ -255,7 +255,7 @@ fn buried(schema: &Schema, notify: &str) -> String {
 pub(crate) fn deregister(schema: &Schema, record_id: &RecordId, call: CallNumber) -> String {
     let literals = RecordLiterals::of(record_id);
     let (make_group, lock, here) = (make_group(schema, &literals.group), lock(schema, &literals.group), here(schema, &literals.group));
-    let buried = buried(schema, &schema.notify(&record_id.group));
+    let departures = departures(schema, &schema.notify(&record_id.group));
     let (RecordLiterals { id, incarnation, .. }, CallNumber { writer, number }) = (literals, call);
     // The number of this change stands for a life that no process has seen.
     format!(
@@ -277,19 +277,19 @@ pub(crate) fn deregister(schema: &Schema, record_id: &RecordId, call: CallNumber
         ), counted AS (
             UPDATE {schema}.member_group AS g SET counter = h.number FROM here AS h
             WHERE g.id = h.id AND EXISTS (SELECT 1 FROM absent)
-        ), {buried}"
+        ), {departures}"
     )
 }
 
 /// Deletes those records whose beat is still the one that was seen. Their ids come back.
-pub(crate) fn bury(schema: &Schema, burials: &[(RecordId, u64)]) -> Option<String> {
-    let (first, _) = burials.first()?;
+pub(crate) fn evict(schema: &Schema, evictions: &[(RecordId, u64)]) -> Option<String> {
+    let (first, _) = evictions.first()?;
     let group = text(first.group.as_str());
-    let (lock, here, buried) = (lock(schema, &group), here(schema, &group), buried(schema, &schema.notify(&first.group)));
-    let ids = texts(burials.iter().map(|(record_id, _)| record_id.instance_id.as_str()));
-    let incarnations: Vec<_> = burials.iter().map(|(record_id, _)| record_id.incarnation.to_string()).collect();
+    let (lock, here, departures) = (lock(schema, &group), here(schema, &group), departures(schema, &schema.notify(&first.group)));
+    let ids = texts(evictions.iter().map(|(record_id, _)| record_id.instance_id.as_str()));
+    let incarnations: Vec<_> = evictions.iter().map(|(record_id, _)| record_id.incarnation.to_string()).collect();
     let incarnations = texts(incarnations.iter().map(String::as_str));
-    let beats = numbers(burials.iter().map(|(_, beat)| signed(*beat)));
+    let beats = numbers(evictions.iter().map(|(_, beat)| signed(*beat)));
     Some(format!(
         "{BEGIN} {lock}
         WITH {here}, named AS MATERIALIZED (
@@ -298,7 +298,7 @@ pub(crate) fn bury(schema: &Schema, burials: &[(RecordId, u64)]) -> Option<Strin
             DELETE FROM {schema}.member AS m USING here AS h, named AS n
             WHERE m.group_id = h.id AND m.instance_id = n.instance_id AND m.incarnation = n.incarnation AND m.beat = n.beat
             RETURNING m.instance_id, m.incarnation, m.joined, m.beat, m.writer, m.call
-        ), {buried}"
+        ), {departures}"
     ))
 }
 

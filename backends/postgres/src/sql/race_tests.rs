@@ -9,7 +9,7 @@ use shardwise_testkit::{Database, Postgres, PostgresOptions};
 
 use super::claims::{self, KnownStore, StoreStanding};
 use super::members::{self, Changed, Registered};
-use super::reads::{self, GroupNews, KnownNumbers, NOTHING_KNOWN};
+use super::reads::{self, GroupChanges, KnownNumbers, NOTHING_KNOWN};
 use crate::client::{CallTurn, Client};
 use crate::{PostgresBackend, PostgresBackendConfig};
 
@@ -43,8 +43,8 @@ impl Bench {
     /// What a group has: revision, and the beat and life of its only member.
     async fn only(&self, group: &GroupName) -> (i64, Option<(u64, i64)>) {
         let known = KnownNumbers { members: NOTHING_KNOWN, claims: None };
-        let news = GroupNews::read(&self.run(reads::news(&self.client.schema, group, known)).await, known).unwrap();
-        (news.head.revision, news.members.first().map(|row| (row.beat.count, row.beat.life)))
+        let changes = GroupChanges::read(&self.run(reads::changes(&self.client.schema, group, known)).await, known).unwrap();
+        (changes.head.revision, changes.members.first().map(|row| (row.beat.count, row.beat.life)))
     }
 }
 
@@ -53,19 +53,19 @@ fn record(group: &str, id: &str, incarnation: u64) -> RecordId {
     RecordId { group, instance_id, incarnation: Incarnation::new(incarnation) }
 }
 
-/// Two buriers and a renewer for one beat: the record is renewed and stays, or is buried once and the renewal finds nothing.
+/// Two evictors and a renewer for one beat: the record is renewed and stays, or is evicted once and the renewal finds nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_a_renewal_and_two_burials_one_wins() {
+async fn of_a_renewal_and_two_evictions_one_wins() {
     let bench = Bench::new().await;
     let schema = &bench.client.schema;
-    let (mut renewed, mut buried) = (0, 0);
+    let (mut renewed, mut evicted) = (0, 0);
     for round in 0..200 {
         let a = record("race", "a", round);
         bench.registered(&a).await;
         let (before, there) = bench.only(&a.group).await;
         let (beat, _) = there.unwrap();
-        let burial = || members::bury(schema, &[(a.clone(), beat)]).unwrap();
-        let mut calls = vec![members::renew(schema, &a, TTL), burial(), burial()];
+        let eviction = || members::evict(schema, &[(a.clone(), beat)]).unwrap();
+        let mut calls = vec![members::renew(schema, &a, TTL), eviction(), eviction()];
         calls.rotate_left(usize::try_from(round % 3).unwrap());
         let answers = join_all(calls.into_iter().map(|sql| bench.run(sql))).await;
         let wins = answers.iter().filter(|answers| !answers.last().is_empty()).count();
@@ -77,16 +77,16 @@ async fn of_a_renewal_and_two_burials_one_wins() {
                 bench.run(members::deregister(schema, &a, CallNumber::next())).await;
             }
             (revision, None) => {
-                assert_eq!(revision, before + 1, "buried once");
-                buried += 1;
+                assert_eq!(revision, before + 1, "evicted once");
+                evicted += 1;
             }
         }
     }
-    println!("renewed {renewed}, buried {buried}");
-    assert!(renewed > 0 && buried > 0, "the rounds were different: {renewed}, {buried}");
+    println!("renewed {renewed}, evicted {evicted}");
+    assert!(renewed > 0 && evicted > 0, "the rounds were different: {renewed}, {evicted}");
 }
 
-/// A burial that comes late hits no later life and no later beat of the same life.
+/// An eviction that comes late hits no later life and no later beat of the same life.
 #[tokio::test]
 async fn beats_never_repeat() {
     let bench = Bench::new().await;
@@ -104,9 +104,9 @@ async fn beats_never_repeat() {
         seen.push(bench.only(&a.group).await.1.unwrap().0);
         let last = *seen.last().unwrap();
         for stale in &seen[..seen.len() - 1] {
-            assert!(bench.run(members::bury(schema, &[(a.clone(), *stale)]).unwrap()).await.last().is_empty(), "{stale} of {seen:?}");
+            assert!(bench.run(members::evict(schema, &[(a.clone(), *stale)]).unwrap()).await.last().is_empty(), "{stale} of {seen:?}");
         }
-        assert_eq!(bench.run(members::bury(schema, &[(a.clone(), last)]).unwrap()).await.last().len(), 1);
+        assert_eq!(bench.run(members::evict(schema, &[(a.clone(), last)]).unwrap()).await.last().len(), 1);
     }
     assert!(seen.is_sorted_by(|a, b| a < b), "{seen:?}");
 }

@@ -1,4 +1,4 @@
-//! Statements that read a group: a look, which says whether anything has changed and brings the beats that are asked for, and the news
+//! Statements that read a group: a poll, which says whether anything has changed and brings the beats that are asked for, and the changes
 //! since a number. All of one reading is of one snapshot.
 
 use std::time::Duration;
@@ -58,7 +58,7 @@ fn head(schema: &Schema, group: &GroupName, beats: &str) -> String {
 }
 
 /// The group's numbers, and the beats of these lives.
-pub(crate) fn look(schema: &Schema, group: &GroupName, lives: &[i64]) -> String {
+pub(crate) fn poll(schema: &Schema, group: &GroupName, lives: &[i64]) -> String {
     let beats = if lives.is_empty() {
         ", '' AS beats".to_owned()
     } else {
@@ -73,8 +73,8 @@ pub(crate) fn look(schema: &Schema, group: &GroupName, lives: &[i64]) -> String 
     head(schema, group, &beats)
 }
 
-/// The answer to [`look`].
-pub(crate) fn read_look(answers: &Answers) -> PgResult<(Head, Vec<Beat>)> {
+/// The answer to [`poll`].
+pub(crate) fn read_poll(answers: &Answers) -> PgResult<(Head, Vec<Beat>)> {
     let row = answers.last().first().ok_or(Failure::Emptied)?;
     let beats: String = row.try_get("beats").map_err(Failure::of_row)?;
     let beats = beats.split(',').filter(|entry| !entry.is_empty()).map(beat).collect::<Option<_>>();
@@ -82,7 +82,7 @@ pub(crate) fn read_look(answers: &Answers) -> PgResult<(Head, Vec<Beat>)> {
     Ok((Head::read(row).map_err(Failure::of_row)?, beats))
 }
 
-/// A beat as [`look`] asks for it.
+/// A beat as [`poll`] asks for it.
 pub(crate) fn beat(entry: &str) -> Option<Beat> {
     let mut numbers = entry.split(' ').map(|number| number.parse::<u64>().ok());
     let (life, beat, ttl) = (numbers.next()??, numbers.next()??, numbers.next()??);
@@ -98,7 +98,7 @@ pub(crate) struct KnownNumbers {
 }
 
 /// The group's numbers, and all that changed above those that are known.
-pub(crate) fn news(schema: &Schema, group: &GroupName, known: KnownNumbers) -> String {
+pub(crate) fn changes(schema: &Schema, group: &GroupName, known: KnownNumbers) -> String {
     let (head, id, above, members_max) = (head(schema, group, ""), id_of(schema, &text(group.as_str())), known.members, MEMBERS_MAX + 1);
     let claims = known.claims.map_or(String::new(), |above| {
         format!(
@@ -133,9 +133,9 @@ pub(crate) struct ClaimRow {
     pub(crate) epoch: Epoch,
 }
 
-/// The answer to [`news`].
+/// The answer to [`changes`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct GroupNews {
+pub(crate) struct GroupChanges {
     pub(crate) head: Head,
     pub(crate) members: Vec<MirroredMember>,
     /// Lives that have ended.
@@ -144,7 +144,7 @@ pub(crate) struct GroupNews {
     pub(crate) claims: Option<Vec<ClaimRow>>,
 }
 
-impl GroupNews {
+impl GroupChanges {
     pub(crate) fn read(answers: &Answers, known: KnownNumbers) -> PgResult<Self> {
         let head = answers.last().first().ok_or(Failure::Emptied)?;
         let head = Head::read(head).map_err(Failure::of_row)?;

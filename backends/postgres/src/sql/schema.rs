@@ -11,7 +11,7 @@ use crate::error::{Failure, PgResult};
 pub const SCHEMA_VERSION: i64 = 1;
 
 /// The oldest supported server, in the format of `server_version_num`.
-pub(crate) const SERVER_LEAST: u32 = 130_000;
+pub(crate) const SERVER_MIN: u32 = 130_000;
 
 /// A migration: the script that makes a version of the tables from the one before, and the script that undoes that. Run each in
 /// one transaction, with a `search_path` that leads to the schema.

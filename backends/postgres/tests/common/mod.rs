@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
-use shardwise_backend_postgres::{PostgresBackend, PostgresBackendConfig, TTL_LEAST};
+use shardwise_backend_postgres::{PostgresBackend, PostgresBackendConfig, TTL_MIN};
 use shardwise_core::{Claim, ClaimStore, Epoch, GroupName, Incarnation, InstanceId, Member, Resource, View};
 use shardwise_discovery::conformance::Scope;
 use shardwise_discovery::{
@@ -24,7 +24,7 @@ use tokio::task::{JoinHandle, block_in_place};
 /// Long enough for the busiest machine; a test that waits this long fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// How often a condition is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+const POLL_EVERY: Duration = Duration::from_millis(10);
 /// As often as the library's driver wants its view proven.
 pub(crate) const PACE: Duration = Duration::from_millis(750);
 /// For members that renew.
@@ -72,7 +72,7 @@ pub(crate) fn backend(url: &str) -> Arc<PostgresBackend> {
 pub(crate) fn scope_of(url: &str) -> Scope {
     static GROUPS: AtomicU64 = AtomicU64::new(0);
     let group = GroupName::new(format!("conformance {}", GROUPS.fetch_add(1, Ordering::Relaxed))).unwrap();
-    Scope { backend: backend(url), peer: backend(url), group, ttl: TTL_LEAST, clock: Clock::system(), guard: Box::new(()) }
+    Scope { backend: backend(url), peer: backend(url), group, ttl: TTL_MIN, clock: Clock::system(), guard: Box::new(()) }
 }
 
 pub(crate) fn group() -> GroupName {
@@ -101,7 +101,7 @@ pub(crate) async fn eventually<T>(what: &str, mut condition: impl AsyncFnMut() -
             return value;
         }
         assert!(started.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain: {what}");
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_EVERY).await;
     }
 }
 
@@ -236,10 +236,10 @@ impl Fleet {
                     Ok(Err(error)) if *error.kind() == ErrorKind::Lost => {
                         lost.fetch_add(1, Ordering::Relaxed);
                         while !matches!(tokio::time::timeout(TTL, backend.register(&registration)).await, Ok(Ok(_))) {
-                            tokio::time::sleep(LOOK_EVERY * 5).await;
+                            tokio::time::sleep(POLL_EVERY * 5).await;
                         }
                     }
-                    _ => tokio::time::sleep(LOOK_EVERY * 5).await,
+                    _ => tokio::time::sleep(POLL_EVERY * 5).await,
                 }
             }
         });

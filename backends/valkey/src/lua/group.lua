@@ -1,6 +1,6 @@
 -- What the scripts of a group begin with.
 -- KEYS: the group's numbers, its records by id, their deadlines by id.
--- ARGV: the channel of its news, the server's history as the caller knows it, the name of an era that may begin, the highest revision that
+-- ARGV: the channel of its changes, the server's history as the caller knows it, the name of an era that may begin, the highest revision that
 -- the caller has shown, and w if the group may be made.
 local group, records, deadlines = KEYS[1], KEYS[2], KEYS[3]
 local channel, origin, fresh, shown = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
@@ -17,11 +17,11 @@ end
 local numbers = redis.call('HMGET', group, 'origin', 'era', 'revision', 'at')
 local era, revision = numbers[2] or '', tonumber(numbers[3] or '0')
 -- Ids and records by turns, behind the two places for era and revision; an empty record is one that has ended.
-local news, is_new_era = { '', '' }, false
+local changes, is_new_era = { '', '' }, false
 
 local function changed(id, text)
-  news[#news + 1] = id
-  news[#news + 1] = text
+  changes[#changes + 1] = id
+  changes[#changes + 1] = text
 end
 
 -- A record: the number of joining, the incarnation, live or away, process and number of the call that wrote it, the TTL in microseconds,
@@ -77,7 +77,7 @@ elseif numbers[4] and now < tonumber(numbers[4]) then
   restart_leases()
 end
 
--- Buries who is due.
+-- Evicts the members that are due.
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', deadlines, '-inf', whole(now), 'LIMIT', 0, 1000)) do
   redis.call('ZREM', deadlines, id)
   if redis.call('HDEL', records, id) == 1 then
@@ -88,11 +88,11 @@ end
 -- Publishes what has changed, as one revision, and answers: era, revision, the server's history, the time until the next deadline (-1:
 -- there is none), and what the script has to say.
 local function finish(...)
-  if is_new_era or #news > 2 then
+  if is_new_era or #changes > 2 then
     revision = revision + 1
     redis.call('HSET', group, 'origin', origin, 'era', era, 'revision', whole(revision), 'at', whole(now))
-    news[1], news[2] = era, whole(revision)
-    redis.call('PUBLISH', channel, table.concat(news, '\0'))
+    changes[1], changes[2] = era, whole(revision)
+    redis.call('PUBLISH', channel, table.concat(changes, '\0'))
   end
   local first = redis.call('ZRANGE', deadlines, 0, 0, 'WITHSCORES')
   local wait = first[2] and math.max(0, tonumber(first[2]) - now) or -1

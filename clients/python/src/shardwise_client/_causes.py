@@ -7,7 +7,7 @@ from ._errors import Problem, ShardwiseError
 
 _log = logging.getLogger("shardwise_client")
 # So many causes are remembered. Later ones are logged at the level of debug messages only.
-_CAUSES_MOST = 16
+_CAUSES_MAX = 16
 
 
 class Causes:
@@ -24,7 +24,7 @@ class Causes:
         self._last = text if self._place in text else f"{self._place}: {text}"
         # The detail of a problem may count time.
         cause = f"{what}: {error.kind if isinstance(error, Problem) else text}"
-        is_new = cause not in self._logged and len(self._logged) < _CAUSES_MOST
+        is_new = cause not in self._logged and len(self._logged) < _CAUSES_MAX
         _log.log(logging.WARNING if is_new else logging.DEBUG, "%s: %s", what, self._last)
         if is_new:
             self._logged.add(cause)

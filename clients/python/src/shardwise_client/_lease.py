@@ -20,7 +20,7 @@ from ._session import Session, passes
 from ._slots import list_of
 
 _log = logging.getLogger("shardwise_client")
-_TTL_LEAST, _TTL_MOST = 1.0, 60.0
+_TTL_MIN, _TTL_MAX = 1.0, 60.0
 # While another lease is live it is asked for at least this often; it may be ended before its time. In seconds.
 _ASK_EVERY, _END_WITHIN = 1.0, 2.0
 # How long one question may take, and how long a lease lasts that is no reason to wait before the next one.
@@ -32,9 +32,9 @@ class Lease:
     """See `Client.lease`. Everything here answers from memory, by this worker's own clock; past the deadline nothing is owned."""
 
     def __init__(self, calls: LeaseCalls, ttl: float, *, reopen: bool, on_ended: Optional[Callable[[LeaseEnded], object]], within: float,
-                 clock: Clock = now, shortest: float = _TTL_LEAST) -> None:  # fmt: skip
-        if not shortest <= ttl <= _TTL_MOST:
-            raise ShardwiseError(f"the ttl of a lease is {_TTL_LEAST:.0f} to {_TTL_MOST:.0f} seconds, not {ttl}")
+                 clock: Clock = now, shortest: float = _TTL_MIN) -> None:  # fmt: skip
+        if not shortest <= ttl <= _TTL_MAX:
+            raise ShardwiseError(f"the ttl of a lease is {_TTL_MIN:.0f} to {_TTL_MAX:.0f} seconds, not {ttl}")
         self._calls, self._ttl, self._reopen, self._on_ended, self._within = calls, ttl, reopen, on_ended, within
         # Internal, for the synchronous face.
         self.holdings = Holdings(clock)

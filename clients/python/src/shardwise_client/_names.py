@@ -17,8 +17,8 @@ _log = logging.getLogger("shardwise_client")
 # How long a stopped run waits until the sidecar knows that its name is not offered any more, in seconds.
 _WITHDRAWN_WITHIN = 1.0
 _NO_PERIOD = Period(0, 0)
-_DAEMONS_MOST = 1_024
-_EVERY_LEAST, _EVERY_MOST = 1.0, 366 * 86_400.0
+_DAEMONS_MAX = 1_024
+_EVERY_MIN, _EVERY_MAX = 1.0, 366 * 86_400.0
 
 NamedWork = Callable[[Entered], Awaitable[object]]
 DaemonWork = Callable[[int, Entered], Awaitable[object]]
@@ -136,13 +136,13 @@ class NameRuns:
 
 def daemons_offer(name: str, count: Optional[int]) -> Offer:
     """A set of daemons, and how many it has unless the group has a number already."""
-    if count is not None and not 0 <= count <= _DAEMONS_MOST:
-        raise ShardwiseError(f"daemons {name!r}: a set has 0 to {_DAEMONS_MOST:,} daemons: count={count}")
+    if count is not None and not 0 <= count <= _DAEMONS_MAX:
+        raise ShardwiseError(f"daemons {name!r}: a set has 0 to {_DAEMONS_MAX:,} daemons: count={count}")
     return Offer("daemons", name, daemons=count)
 
 
 def timer_offer(name: str, every: float, phase: float) -> Offer:
     """A timer; both times are in seconds."""
-    if not _EVERY_LEAST <= every <= _EVERY_MOST or not 0 <= phase < every:
+    if not _EVERY_MIN <= every <= _EVERY_MAX or not 0 <= phase < every:
         raise ShardwiseError(f"timer {name!r}: a period has 1 s to 366 days, and its phase is shorter: every={every}, phase={phase}")
     return Offer("timers", name, round(every * 1000), round(phase * 1000))

@@ -14,10 +14,10 @@ from ._offers import Offers, names_of
 
 _log = logging.getLogger("shardwise_client")
 # A timer of the loop may stand still during a suspend, so the clock is read at least this often, in seconds.
-_LOOK_EVERY = 0.2
+_POLL_EVERY = 0.2
 _RETRY_FIRST, _RETRY_LONGEST = 0.05, 1.0
 # What is granted for a shorter time than the lease is renewed so many times in it, but not more often than so, in seconds.
-_RENEWALS, _RENEW_LEAST = 3, 0.1
+_RENEWALS, _RENEW_MIN = 3, 0.1
 _FINISHED_AT_ONCE = 4_096
 _GATHER = 0.01
 # The status of an answer to a request that took too long to arrive.
@@ -76,7 +76,7 @@ class Session:
 
     def _pause(self, valid: float) -> float:
         """From one renewal to the next. The sidecar may hold its slots for a shorter time than the lease lasts: Consul grants half a TTL."""
-        return min(self._every, max(valid / _RENEWALS, _RENEW_LEAST)) if valid > 0 else self._every
+        return min(self._every, max(valid / _RENEWALS, _RENEW_MIN)) if valid > 0 else self._every
 
     async def _follow(self) -> None:
         tries = 0
@@ -158,7 +158,7 @@ class Session:
         while True:
             self._holdings.look()
             left = self._table.stop_at - self._holdings.clock()
-            await asyncio.sleep(min(left, _LOOK_EVERY) if left > 0 else _LOOK_EVERY)
+            await asyncio.sleep(min(left, _POLL_EVERY) if left > 0 else _POLL_EVERY)
 
 
 def passes(error: ShardwiseError) -> bool:

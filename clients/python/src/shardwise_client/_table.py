@@ -11,10 +11,10 @@ from ._slots import KeySlots
 # What is held: the number of a slot, or a name such as `singleton/leader`.
 Resource = Union[int, str]
 # Renewals that wait for the stream; there is one every third of a ttl.
-_PENDING_MOST = 32
-_SLOTS_MOST = 65_536
+_PENDING_MAX = 32
+_SLOTS_MAX = 65_536
 # Work is cancelled this part of a ttl before the deadline, and at most so many seconds, as it needs a moment to end.
-_EARLY_PART, _EARLY_MOST = 0.02, 0.05
+_EARLY_PART, _EARLY_MAX = 0.02, 0.05
 # A table that lists a grant although it was reported as finished was asked for at most so many seconds ago.
 _REPORTED_KEPT = 60.0
 
@@ -54,7 +54,7 @@ class GrantTable:
         # Numbers of grants that are to finish, and of those that were reported as finished; the latter with the moment of the answer.
         self.finishing: set[int] = set()
         self._reported: dict[int, Optional[float]] = {}
-        self._early = min(_EARLY_PART * ttl, _EARLY_MOST)
+        self._early = min(_EARLY_PART * ttl, _EARLY_MAX)
         # Until when a table of at least that version is valid.
         self._pending: list[tuple[int, float]] = []
         # A 1 for each slot in which work may begin.
@@ -84,7 +84,7 @@ class GrantTable:
         if version <= self.version:
             self.deadline = max(self.deadline, until)
             return True
-        self._pending = [*self._pending, (version, until)][-_PENDING_MOST:]
+        self._pending = [*self._pending, (version, until)][-_PENDING_MAX:]
         return False
 
     def whole(self, line: dict[str, Any], asked: float) -> Changes:
@@ -214,7 +214,7 @@ def _grants(line: dict[str, Any], slots: int) -> tuple[list[Grant], list[int]]:
 
 def _size(line: dict[str, Any]) -> int:
     slots = _number(line, "slots")
-    if not 1 <= slots <= _SLOTS_MOST:
+    if not 1 <= slots <= _SLOTS_MAX:
         raise _unreadable("the number of slots", ValueError(slots))
     return slots
 

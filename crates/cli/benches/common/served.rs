@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use super::client::Client;
 
 /// How often the metrics are read: several times between two renewals.
-pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(200);
+pub(crate) const POLL_EVERY: Duration = Duration::from_millis(200);
 /// Short, so that there are many renewals in a minute.
 const SETTINGS: &str = "[default.resilience.sharding.discovery]\nttl = \"3s\"\n\
                         [default.resilience.sharding.policies.workers]\ngroup_name = \"workers\"\n";
@@ -92,7 +92,7 @@ impl Served {
             if let Some(line) = line {
                 return line.rsplit(' ').next().unwrap().parse().unwrap();
             }
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(POLL_EVERY);
         }
     }
 

@@ -13,7 +13,7 @@ const TTL_MS: u64 = 5_000;
 const RENEW_EVERY: Duration = Duration::from_secs(1);
 /// Longer than it takes until everything is granted, even on a busy machine.
 const GRANTED_WITHIN: Duration = Duration::from_mins(1);
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const POLL_EVERY: Duration = Duration::from_millis(20);
 
 /// A lease on the policy; renewed until it is dropped.
 pub(crate) struct Lease {
@@ -61,6 +61,6 @@ fn wait_for_every_slot(client: &mut Client, at: SocketAddr, id: &str) {
             return;
         }
         assert!(begun.elapsed() < GRANTED_WITHIN, "{granted} slots are granted of {}", table["slots"]);
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(POLL_EVERY);
     }
 }

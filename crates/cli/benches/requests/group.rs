@@ -8,7 +8,7 @@ use shardwise::{Settings, ShardingFactory, ShardingService};
 pub(crate) const TOKEN: &str = "members-know-this-one-alone";
 /// Longer than anything takes that is waited for, even on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+const POLL_EVERY: Duration = Duration::from_millis(10);
 
 /// A member that meets others in that folder, which has a token if they have one.
 pub(crate) fn service(folder: &Path, id: &str) -> ShardingService {
@@ -28,6 +28,6 @@ pub(crate) async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_so() {
         assert!(begun.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_EVERY).await;
     }
 }

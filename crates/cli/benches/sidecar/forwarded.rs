@@ -9,7 +9,7 @@ use serde_json::json;
 use shardwise_testkit::Authority;
 
 use crate::common::client::Client;
-use crate::common::served::{LOOK_EVERY, Served, folder, path};
+use crate::common::served::{POLL_EVERY, Served, folder, path};
 use crate::{CONNECTIONS, print_figure};
 
 const TOKEN: &str = "correct-horse-battery-staple";
@@ -68,7 +68,7 @@ fn seen(one: &Served, request: &[u8]) {
             return;
         }
         assert!(begun.elapsed() < SEEN_WITHIN, "{status}: {}", String::from_utf8_lossy(&body));
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(POLL_EVERY);
     }
 }
 

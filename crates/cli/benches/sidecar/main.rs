@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use common::client::Client;
 use common::in_earnest;
-use common::served::{LOOK_EVERY, Served, path};
+use common::served::{POLL_EVERY, Served, path};
 
 /// The number of connections that request owners.
 const CONNECTIONS: usize = 16;
@@ -132,7 +132,7 @@ fn renewals(served: &Served, scale: &Scale) {
         while begun.elapsed() < for_ {
             lowest = lowest.min(served.margin());
             looks += 1;
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(POLL_EVERY);
         }
         (lowest, looks)
     };

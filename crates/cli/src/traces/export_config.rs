@@ -10,7 +10,7 @@ use super::TraceEndpoint;
 
 /// The default and longest timeout of a request.
 const WITHIN: Duration = Duration::from_secs(10);
-const WITHIN_MOST: Duration = Duration::from_mins(1);
+const WITHIN_MAX: Duration = Duration::from_mins(1);
 
 /// What to export, and where to.
 #[derive(Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ impl TraceExportConfig {
             Some(other) => return Err(format!("SHARDWISE_TRACES is {other:?}: write info or debug")),
         };
         let ca = either("CERTIFICATE").map(|(_, path)| path.into());
-        Ok(Self { endpoint, within: within.clamp(Duration::from_millis(1), WITHIN_MOST), ca, level })
+        Ok(Self { endpoint, within: within.clamp(Duration::from_millis(1), WITHIN_MAX), ca, level })
     }
 }
 
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn an_export_takes_neither_no_time_nor_for_ever() {
         let within = |value: &str| asked(&[(ENDPOINT, "http://a"), ("OTEL_EXPORTER_OTLP_TIMEOUT", value)]).unwrap().unwrap().within;
-        assert_eq!([within("0"), within("soon"), within("99999999999")], [Duration::from_millis(1), WITHIN, WITHIN_MOST]);
+        assert_eq!([within("0"), within("soon"), within("99999999999")], [Duration::from_millis(1), WITHIN, WITHIN_MAX]);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use opentelemetry_sdk::trace::{BatchConfigBuilder, BatchSpanProcessor, Span, Spa
 
 const QUEUE: &str = "OTEL_BSP_MAX_QUEUE_SIZE";
 /// The default and largest number of queued spans.
-const QUEUED_MOST: usize = 2_048;
+const QUEUED_MAX: usize = 2_048;
 const QUEUED_BOUND: usize = 65_536;
 
 /// The instance id under which this process has joined.
@@ -52,7 +52,7 @@ pub(super) struct BoundedProcessor {
 impl BoundedProcessor {
     pub(super) fn new(mut exporter: Otlp) -> Self {
         let set = std::env::var(QUEUE).ok().and_then(|value| value.parse().ok());
-        let most = set.unwrap_or(QUEUED_MOST).clamp(1, QUEUED_BOUND);
+        let most = set.unwrap_or(QUEUED_MAX).clamp(1, QUEUED_BOUND);
         let queued = Arc::<AtomicUsize>::default();
         let with_resource = move || {
             exporter.set_resource(&resource());

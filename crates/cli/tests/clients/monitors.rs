@@ -25,7 +25,7 @@ use crate::{Sidecar, TOKEN};
 const IDS: [&str; 3] = ["ada", "bob", "eve"];
 const SLOTS: u32 = 256;
 const RULES: usize = 8;
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const POLL_EVERY: Duration = Duration::from_millis(20);
 
 /// The example's tests in a language, whose workers lease from a sidecar or are members themselves.
 macro_rules! on {
@@ -239,7 +239,7 @@ impl Fleet {
             }
             let last = || self.monitors.iter().map(|monitor| (monitor.id, monitor.at_work.keys(), monitor.process.printed.last()));
             assert!(begun.elapsed() < PATIENCE, "waited in vain: {what}; {:?}; epochs: {:?}", last().collect::<Vec<_>>(), self.holders);
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(POLL_EVERY);
         }
     }
 
@@ -259,7 +259,7 @@ impl Fleet {
                 return;
             }
             assert!(begun.elapsed() < PATIENCE, "waited in vain for the answer to {verb} {rest:?}; the last one: {ran:?}");
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(POLL_EVERY);
         }
     }
 

@@ -21,7 +21,7 @@ use tempfile::TempDir;
 
 /// Long enough even for a busy machine; a test that waits this long fails.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(3);
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+const POLL_EVERY: Duration = Duration::from_millis(5);
 
 /// Waits until `condition` returns a value.
 pub(crate) fn eventually<T>(what: &str, within: Duration, mut condition: impl FnMut() -> Option<T>) -> T {
@@ -31,7 +31,7 @@ pub(crate) fn eventually<T>(what: &str, within: Duration, mut condition: impl Fn
             return value;
         }
         assert!(started.elapsed() < within, "waited {within:?} in vain: {what}");
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(POLL_EVERY);
     }
 }
 
@@ -173,7 +173,7 @@ pub(crate) fn ended(child: &mut Child, within: Duration, what: &str) -> ExitStat
             child.kill().unwrap();
             panic!("not ended within {within:?}: {what}");
         }
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(POLL_EVERY);
     }
 }
 

@@ -84,7 +84,7 @@ impl Outbox {
         let store = self.database.url().replacen("postgres@", &format!("{ROLE}@"), 1);
         command.env("SHARDWISE__OUTBOX__ORDERS__STORE", format!("{store}?{parameters}"));
         if self.keeps_places() {
-            // Longer than a busy machine may pause between the stop and the look.
+            // Longer than a busy machine may pause between the stop and the check.
             command.env("SHARDWISE__RESILIENCE__SHARDING__POLICIES__PUBLISHERS__REJOIN_GRACE", "10m");
         }
         command.env("SHARDWISE__OUTBOX__ORDERS__SINK", &self.sink).env("SHARDWISE__OUTBOX__ORDERS__SINK_CREATE", "true");

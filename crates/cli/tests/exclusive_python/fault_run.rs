@@ -113,14 +113,14 @@ impl FaultRun {
         let found = findings(&self.fleet.lines());
         let disorder = self.fleet.disorder();
         let figures_of_run = figures(&self.backend, &self.counts, &self.kills, &found);
-        let Findings { unfit, overlaps, falls, ghosts, owned_late, wrongly_refused, late_refused, .. } = &found;
-        let is_clean = unfit.is_empty() && overlaps.is_empty() && falls.is_empty() && ghosts.is_empty();
+        let Findings { unfit, overlaps, falls, stale_writes, owned_late, wrongly_refused, late_refused, .. } = &found;
+        let is_clean = unfit.is_empty() && overlaps.is_empty() && falls.is_empty() && stale_writes.is_empty();
         // Each worker that was stopped until others held its slots has asked the table once more for each.
         let is_fenced = (*owned_late, *wrongly_refused, disorder) == (0, 0, 0) && *late_refused >= self.replaced;
         assert!(
             is_clean && is_fenced,
             "lines that do not follow from those before: {unfit:?}\noverlaps: {overlaps:?}\nfallen epochs: {falls:?}\nlate writes that \
-             passed: {ghosts:?}\nlate work that the client called owned: {owned_late}; writes refused without a higher epoch: \
+             passed: {stale_writes:?}\nlate work that the client called owned: {owned_late}; writes refused without a higher epoch: \
              {wrongly_refused}; rows out of order: {disorder}; {} slots were taken from stopped workers\n{figures_of_run}",
             self.replaced
         );

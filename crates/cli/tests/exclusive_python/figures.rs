@@ -41,7 +41,7 @@ pub(crate) fn figures(backend: &str, counts: &BTreeMap<Fault, u32>, kills: &[Kil
         "late": found.late,
         "late_refused": found.late_refused,
         "late_first": found.late_first,
-        "ghosts": found.ghosts.len(),
+        "ghosts": found.stale_writes.len(),
         "kills_alone": of_workers.len(),
         "takeover_ms": slowest(&of_workers),
         "kills_of_sidecars": others.len(),

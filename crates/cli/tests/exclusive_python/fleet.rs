@@ -15,7 +15,7 @@ use crate::{PAIRS, SLOTS, Whom};
 
 /// In which a fleet has settled to which nothing is done any more, on a busy machine.
 const SETTLED_WITHIN: Duration = Duration::from_mins(1);
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+const POLL_EVERY: Duration = Duration::from_millis(5);
 
 /// How a fault ends.
 pub(crate) enum Undo {
@@ -84,7 +84,7 @@ impl Fleet {
     }
 
     /// Ends the faults whose time has come, and reads what the workers have written.
-    fn look(&mut self) {
+    fn observe(&mut self) {
         let now = Instant::now();
         for (_, undo) in self.undo.extract_if(.., |(at, _)| *at <= now).collect::<Vec<_>>() {
             match undo {
@@ -113,21 +113,21 @@ impl Fleet {
     pub(crate) fn wait(&mut self, long: Duration) {
         let begun = Instant::now();
         loop {
-            self.look();
+            self.observe();
             if begun.elapsed() >= long {
                 return;
             }
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(POLL_EVERY);
         }
     }
 
-    /// Waits until `look` finds nothing missing; returns the missing ones at a timeout.
-    pub(crate) fn waited(&mut self, within: Duration, look: impl Fn(&[Pair]) -> Result<(), String>) -> Result<(), String> {
+    /// Waits until `check` finds nothing missing; returns the missing ones at a timeout.
+    pub(crate) fn waited(&mut self, within: Duration, check: impl Fn(&[Pair]) -> Result<(), String>) -> Result<(), String> {
         let begun = Instant::now();
         loop {
-            self.look();
-            match look(&self.pairs) {
-                Err(_) if begun.elapsed() < within => std::thread::sleep(LOOK_EVERY),
+            self.observe();
+            match check(&self.pairs) {
+                Err(_) if begun.elapsed() < within => std::thread::sleep(POLL_EVERY),
                 seen => return seen,
             }
         }

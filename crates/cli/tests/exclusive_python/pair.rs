@@ -27,7 +27,7 @@ pub(crate) struct WorkerLife {
 impl WorkerLife {
     /// Reads what it has written since.
     fn catch_up(&mut self) {
-        for line in self.reader.news().unwrap() {
+        for line in self.reader.new_lines().unwrap() {
             match line {
                 Line::Enter { slot, epoch, .. } => {
                     self.holds.insert((slot, epoch));

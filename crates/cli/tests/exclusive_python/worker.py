@@ -113,14 +113,14 @@ class Worker:
     async def _stay(self, key, entered):
         """Works until the slot is handed over, or is found to be lost, and writes down once how it ended."""
         slot, epoch = entered.fence
-        at, deadline = self._look(entered)
+        at, deadline = self._read_hold(entered)
         if deadline is None:
             return
         self._log.write("enter", slot, epoch, at=at, until=deadline)
         try:
             await self._steps(entered, deadline)
         finally:
-            at, until = self._look(entered)
+            at, until = self._read_hold(entered)
             if until is None:
                 await self._work_late(key, entered)
             else:
@@ -136,7 +136,7 @@ class Worker:
                 if step % STEPS_A_WRITE == 0:
                     await self._table.write(slot, epoch)
                 await asyncio.wait({finish}, timeout=STEP)
-                at, until = self._look(entered)
+                at, until = self._read_hold(entered)
                 if until is None or entered.finish.is_set():
                     return
                 if until > deadline:
@@ -145,7 +145,7 @@ class Worker:
         finally:
             finish.cancel()
 
-    def _look(self, entered):
+    def _read_hold(self, entered):
         """The present moment, and the deadline if it was held then, else None. The deadline is read first, then the clock, and whether it
         is held is asked last: if it is held by then, it was at that moment."""
         until, at = deadline_of(entered), now()

@@ -37,12 +37,12 @@ pub(crate) fn delivered(stage: &Stage, before: usize) -> (u64, u64, u64) {
 }
 
 /// The ids of events as they arrive.
-pub(crate) struct News {
+pub(crate) struct NewEvents {
     file: File,
     torn: Vec<u8>,
 }
 
-impl News {
+impl NewEvents {
     pub(crate) fn behind_the_last(stage: &Stage) -> Self {
         let mut file = File::open(stage.place.path(FILE)).unwrap();
         file.seek(SeekFrom::End(0)).unwrap();
@@ -73,14 +73,14 @@ pub(crate) fn longest(late: &[Late], until: Instant) -> [Duration; 2] {
 }
 
 /// Watches until everything has arrived; returns the oldest event of each check.
-pub(crate) fn slowest(mut news: News, written: &Written, over: &Arc<AtomicBool>) -> JoinHandle<Vec<Late>> {
+pub(crate) fn slowest(mut new_events: NewEvents, written: &Written, over: &Arc<AtomicBool>) -> JoinHandle<Vec<Late>> {
     let (written, over) = (written.clone(), Arc::clone(over));
     std::thread::spawn(move || {
         let mut late: Vec<Late> = Vec::new();
         while !over.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(2));
             // An event that arrives before its writer knows of the commit has not waited.
-            let ages = news.read().iter().filter_map(|id| written.age(id)).max();
+            let ages = new_events.read().iter().filter_map(|id| written.age(id)).max();
             late.extend(ages.map(|age| Late { at: Instant::now(), age }));
         }
         assert!(!late.is_empty(), "no event tells when it was written");

@@ -22,7 +22,7 @@ use common::process::Process;
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-use delivered::{News, delivered, lines, longest, slowest};
+use delivered::{NewEvents, delivered, lines, longest, slowest};
 use stage::{PUBLISHERS, Stage};
 use trouble::{Takeover, roll, takeovers, trouble};
 
@@ -96,10 +96,10 @@ fn lives(sink: &str) {
     // Events that still wait after the last kill must not count for the restart.
     let served = stage.all_are_served("served");
     // Watched from before the first event is written: on a busy machine the writers may have ended when the first event arrives.
-    let (before, news) = (lines(&stage), News::behind_the_last(&stage));
+    let (before, new_events) = (lines(&stage), NewEvents::behind_the_last(&stage));
     let more = stage.write("rolling", events * rolling / seconds, Duration::from_secs(rolling), seed + 1);
     let over = Arc::new(AtomicBool::new(false));
-    let watcher = slowest(news, &more, &over);
+    let watcher = slowest(new_events, &more, &over);
     eventually("the first of them come", Duration::from_mins(3), || (lines(&stage) > before).then_some(()));
     roll(&stage, &mut publishers);
     let rolled_at = Instant::now();

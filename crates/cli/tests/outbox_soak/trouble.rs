@@ -10,7 +10,7 @@ use shardwise_testkit::Lag;
 use crate::common::chance::Chance;
 use crate::common::eventually;
 use crate::common::process::Process;
-use crate::delivered::News;
+use crate::delivered::NewEvents;
 use crate::stage::{AGGREGATES, PUBLISHERS, Stage, Written};
 use crate::{TAKEOVER_MAX, TTL};
 
@@ -85,7 +85,7 @@ fn aggregates_of(stage: &Stage, number: usize) -> String {
 /// Kills a publisher and writes an event to each aggregate of its slots; returns how long they took to arrive, and how many were written.
 fn takeover(stage: &Stage, publisher: &Process, number: usize) -> (Takeover, u64) {
     let aggregates = aggregates_of(stage, number);
-    let mut news = News::behind_the_last(stage);
+    let mut new_events = NewEvents::behind_the_last(stage);
     let lag = Lag::begin();
     publisher.signal(Signal::SIGKILL);
     let killed = Instant::now();
@@ -98,7 +98,7 @@ fn takeover(stage: &Stage, publisher: &Process, number: usize) -> (Takeover, u64
     assert!(written > 0, "it held no slot with an aggregate");
     let (mut came, theirs) = (HashSet::new(), format!("kill-{number}-"));
     eventually("the events of the killed one's aggregates", Duration::from_mins(3), || {
-        came.extend(news.read().into_iter().filter(|id| id.starts_with(&theirs)));
+        came.extend(new_events.read().into_iter().filter(|id| id.starts_with(&theirs)));
         (came.len() == written).then_some(())
     });
     (Takeover { took: killed.elapsed(), late: lag.allowance() }, written as u64)

@@ -74,7 +74,7 @@ fn a_fleet_that_is_killed_paused_and_starved_is_not_green() {
     // The policies are sorted by name.
     choose("workers", 5);
     pictures(&tab, "fleet");
-    tab.look(PageView::DESKTOP).unwrap();
+    tab.set_view(PageView::DESKTOP).unwrap();
 
     // One hangs: amber before its lease ends, and vanished after it.
     fleet[3].process.signal(Signal::SIGSTOP);
@@ -85,7 +85,7 @@ fn a_fleet_that_is_killed_paused_and_starved_is_not_green() {
     fleet[4].process.signal(Signal::SIGKILL);
     says(&tab, "worker-5 (");
     pictures(&tab, "fleet-killed");
-    tab.look(PageView::DESKTOP).unwrap();
+    tab.set_view(PageView::DESKTOP).unwrap();
     // The page of another group is not green either.
     choose("notices", 1);
     says(&tab, "Policy workers: Vanished without leaving within the last hour: worker-5 (");

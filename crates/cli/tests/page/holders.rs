@@ -74,7 +74,7 @@ fn workers_that_keep_their_shares_because_too_many_fail_are_shown() {
     says(&tab, "verdict", "Their workers' checks fail, so they own nothing: worker-");
     tab.until("it is red", "document.getElementById('verdict').dataset.state === 'bad'").unwrap();
     pictures(&tab, "spared");
-    tab.look(PageView::DESKTOP).unwrap();
+    tab.set_view(PageView::DESKTOP).unwrap();
     works.store(true, Ordering::SeqCst);
     says(&tab, "verdict", "All is well");
     assert_eq!(tab.complaints(), Vec::<String>::new());

@@ -73,17 +73,17 @@ impl Worker {
 fn pictures(tab: &Tab<'_>, name: &str) {
     let is_drawn = std::env::var_os("SHARDWISE_PICTURES").is_some();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/screenshots");
-    for (look, how) in [("desktop", PageView::DESKTOP), ("phone", PageView::PHONE)] {
-        tab.look(how).unwrap();
+    for (screen, how) in [("desktop", PageView::DESKTOP), ("phone", PageView::PHONE)] {
+        tab.set_view(how).unwrap();
         // Two frames later everything is drawn in its new size.
         let drawn = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))";
         tab.eval(drawn).unwrap();
         let wide = tab.eval("document.documentElement.scrollWidth <= window.innerWidth").unwrap();
-        assert_eq!(wide, true, "the page is wider than the screen: {look}");
+        assert_eq!(wide, true, "the page is wider than the screen: {screen}");
         for (light, how) in [("light", how), ("dark", how.dark())].into_iter().filter(|_| is_drawn) {
-            tab.look(how).unwrap();
+            tab.set_view(how).unwrap();
             tab.eval(drawn).unwrap();
-            tab.screenshot(&folder.join(format!("{name}-{look}-{light}.png"))).unwrap();
+            tab.screenshot(&folder.join(format!("{name}-{screen}-{light}.png"))).unwrap();
         }
     }
 }

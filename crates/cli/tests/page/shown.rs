@@ -64,7 +64,7 @@ fn the_page_shows_the_group_and_what_becomes_of_it() {
     tab.press("Escape").unwrap();
     tab.eval("document.activeElement.blur()").unwrap();
     pictures(&tab, "group");
-    tab.look(PageView::DESKTOP).unwrap();
+    tab.set_view(PageView::DESKTOP).unwrap();
     killed(&tab, &mut workers);
     from_here_alone(&tab, &workers[0]);
     gone(&tab, &mut workers);

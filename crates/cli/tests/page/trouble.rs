@@ -34,7 +34,7 @@ fn who_vanished_is_reported_until_it_is_acknowledged_and_who_left_is_not() {
     verdict(&tab, "warn", "Vanished without leaving within the last hour: worker-2 (");
     tab.until("it has vanished", "document.getElementById('timeline').innerText.includes('worker-2 vanished')").unwrap();
     pictures(&tab, "vanished");
-    tab.look(PageView::DESKTOP).unwrap();
+    tab.set_view(PageView::DESKTOP).unwrap();
     // With date and zone, as in logs of other machines.
     let times = "/\\d{4}, \\d\\d:\\d\\d:\\d\\d [A-Z]/";
     assert_eq!(tab.eval(&format!("{times}.test({VERDICT}.innerText)")).unwrap(), true);

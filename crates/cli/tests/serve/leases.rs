@@ -218,7 +218,7 @@ fn singletons_and_timers_are_held_over_http() {
             let held = [named(&leases[0], name), named(&leases[1], name)];
             assert!(held.iter().all(|held| held.len() <= 1), "one grant each: {held:?}");
             if held.iter().all(|held| held.len() == 1) {
-                // Between the two looks it may have gone from the first worker to the second.
+                // Between the two readings it may have gone from the first worker to the second.
                 assert_ne!(named(&leases[0], name), held[0], "one holder: {held:?}");
                 return None;
             }

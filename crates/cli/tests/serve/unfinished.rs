@@ -16,7 +16,7 @@ const MIB: u64 = 1 << 20;
 const SHIPPED: u64 = 128 * MIB;
 const ATTACKERS: usize = 200;
 /// How often a client retries, once a second, when it is asked to: for longer than the bodies may take, on a busy machine.
-const AGAIN_MOST: u32 = 60;
+const AGAIN_MAX: u32 = 60;
 /// All but the last byte of the longest body that is read as a whole.
 const SENT: usize = (1 << 20) - 1;
 
@@ -42,7 +42,7 @@ fn asks_again(one: &Served, route: &str, body: &str) -> (Value, u32) {
     for again in 0.. {
         let answer = one.post(route, JSON, body);
         let breaks_off = answer.status == 200 && !answer.is_whole;
-        if !(answer.status == 429 || breaks_off) || again == AGAIN_MOST {
+        if !(answer.status == 429 || breaks_off) || again == AGAIN_MAX {
             return (answer.well("what is asked beside the attack"), again);
         }
         assert!(breaks_off || answer.head.contains("retry-after: 1"), "{answer:?}");

@@ -5,7 +5,7 @@ use crate::join;
 use nix::sys::signal::Signal;
 
 #[test]
-fn a_member_that_will_not_come_back_is_taken_out_when_the_operator_says_so() {
+fn an_away_member_that_will_not_return_is_removed_when_the_operator_says_so() {
     let place = Place::of_workers("1s", "slots = 64\nrejoin_grace = \"60s\"");
     let (mut stays, mut leaves) = (join(&place, "stays"), join(&place, "leaves"));
     let shared = stays.prints("they share", |line| line["members"].as_array().unwrap().len() == 2 && line["slots_owned"] != 64);

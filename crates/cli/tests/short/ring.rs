@@ -12,12 +12,12 @@ fn owners(options: &[&str], keys: &[u8]) -> crate::common::Ran {
     Place::empty().run_with(&[&OWNERS, options].concat(), keys)
 }
 
-/// A circle of the golden vectors on which every owner can be verified by hand.
-const CIRCLE: &str = include_str!("../../testdata/circle.txt");
+/// A ring of the golden vectors on which every owner can be verified by hand.
+const RING: &str = include_str!("../../testdata/circle.txt");
 
-/// The slot's owner according to the circle's line.
+/// The slot's owner according to the ring's line.
 fn golden_owner(slot: u128) -> &'static str {
-    let (_, owners) = CIRCLE.split_once("owners => ").unwrap();
+    let (_, owners) = RING.split_once("owners => ").unwrap();
     let arc = owners.trim().split(", ").find(|arc| {
         let (_, slots) = arc.split_once(' ').unwrap();
         let (from, to) = slots.split_once('-').unwrap_or((slots, slots));
@@ -309,8 +309,8 @@ fn explain_shows_who_was_passed_over_and_why() {
     let key =
         (0..10_000).map(|n| n.to_string()).find(|key| (u128::from(shardwise::core::hash_bytes(key.as_bytes())) * 32) >> 64 == 24).unwrap();
     let explain = |format: &[&str]| {
-        let circle = ["ring", "explain", &key, "--members", "a,b,c", "--slots", "32", "--virtual-nodes", "4"];
-        Place::empty().run(&[&circle, format].concat())
+        let ring = ["ring", "explain", &key, "--members", "a,b,c", "--slots", "32", "--virtual-nodes", "4"];
+        Place::empty().run(&[&ring, format].concat())
     };
     let output = explain(&["--json"]).json();
     assert_eq!((&output["key"], &output["slot"], &output["start"]), (&json!(key), &json!(24), &json!("c000000000000000")));

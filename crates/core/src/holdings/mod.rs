@@ -12,8 +12,8 @@ mod answers;
 mod draining;
 mod io;
 mod missed;
-mod news;
 mod pending_call;
+mod reports;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -191,7 +191,7 @@ impl Holdings {
         self.entries.values().all(|entry| entry.mine().is_none() && !entry.asked)
     }
 
-    /// The slots, of a circle of `slots`, that no member holds, as far as is known; empty until the claims are known.
+    /// The slots, of a ring of `slots`, that no member holds, as far as is known; empty until the claims are known.
     pub fn free_slots(&self, slots: u32) -> SlotSet {
         let mut free = if self.claims_known { SlotSet::full(slots) } else { SlotSet::empty(slots) };
         let own = self.entries.iter().filter(|(_, entry)| entry.hold.is_some()).map(|(resource, _)| resource);

@@ -8,7 +8,7 @@ use super::{ClaimAction, Holdings};
 use crate::{ClaimStore, Epoch, Moment};
 
 /// Pause before a rejected store is read again: the operator may have raised its floor.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const REREAD_AFTER: Duration = Duration::from_secs(1);
 
 /// Why this member cannot claim.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -74,7 +74,7 @@ impl Holdings {
                 self.drop_all(actions);
                 self.store.accepted = false;
                 self.store.refused = Some(StoreRefusal::Other { known: known.id, found: found.id, highest: self.store.seen });
-                self.store.call.not_before = now.plus(LOOK_AGAIN);
+                self.store.call.not_before = now.plus(REREAD_AFTER);
             }
             _ => {
                 if other.is_some() {

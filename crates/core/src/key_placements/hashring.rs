@@ -1,11 +1,11 @@
-//! The circle of the crate `hashring`: `HashRing<(String, u32)>` with its default hasher, queried with `&str`.
+//! The ring of the crate `hashring`: `HashRing<(String, u32)>` with its default hasher, queried with `&str`.
 
 use std::cmp::Ordering;
 use std::hash::{Hash, Hasher};
 
 use siphasher::sip::SipHasher;
 
-use super::points::CirclePosition;
+use super::points::RingPosition;
 
 /// SipHash-2-4 with a zero key over a value's `Hash` output. Stored as bytes, like that of `uhashring`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +48,7 @@ fn of_str(text: &[u8]) -> SipHasher {
     hasher
 }
 
-impl CirclePosition for HashringPosition {
+impl RingPosition for HashringPosition {
     fn each_point(id: &str, points: u32, mut put: impl FnMut(Self)) {
         let begun = of_str(id.as_bytes());
         for i in 0..points {

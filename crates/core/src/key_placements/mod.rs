@@ -22,7 +22,7 @@ use crate::{InstanceId, Key, KeyPlacement, POINTS_MAX, ShardKey, View, Weight};
 /// More points than a worker keeps. There is no answer then: with fewer points it would differ from the other fleet's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "placement {placement} with these weights has {points} points on its circle, at most {POINTS_MAX} are allowed; \
+    "placement {placement} with these weights has {points} points on its ring, at most {POINTS_MAX} are allowed; \
      lower the weights{}", if *.placement == KeyPlacement::Hashring { " or virtual_nodes" } else { "" }
 )]
 pub struct TooManyPoints {

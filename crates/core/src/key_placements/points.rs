@@ -1,9 +1,9 @@
-//! Points of members on a circle, in order.
+//! Points of members on a ring, in order.
 
 use crate::{InstanceId, Weight};
 
-/// A place on another fleet's circle.
-pub(super) trait CirclePosition: Copy + Ord {
+/// A place on another fleet's ring.
+pub(super) trait RingPosition: Copy + Ord {
     /// Passes the places of points 0 to `points - 1` of the member `id` to `put`.
     fn each_point(id: &str, points: u32, put: impl FnMut(Self));
 
@@ -15,7 +15,7 @@ pub(super) trait CirclePosition: Copy + Ord {
 #[derive(Debug)]
 pub(super) struct Points<C>(Vec<(C, u32)>);
 
-impl<C: CirclePosition> Points<C> {
+impl<C: RingPosition> Points<C> {
     /// `per_weight` points per unit of weight for each of `members`, which are in order.
     pub(super) fn new(members: &[(InstanceId, Weight)], per_weight: u32) -> Self {
         Self(sorted(members.iter().zip(0..), per_weight))
@@ -49,7 +49,7 @@ fn count<'a>(members: impl Iterator<Item = &'a (InstanceId, Weight)>, per_weight
     members.map(|(_, weight)| per_weight as usize * usize::from(weight.get())).sum()
 }
 
-fn sorted<'a, C: CirclePosition>(members: impl Iterator<Item = (&'a (InstanceId, Weight), u32)> + Clone, per_weight: u32) -> Vec<(C, u32)> {
+fn sorted<'a, C: RingPosition>(members: impl Iterator<Item = (&'a (InstanceId, Weight), u32)> + Clone, per_weight: u32) -> Vec<(C, u32)> {
     let mut points = Vec::with_capacity(count(members.clone().map(|(member, _)| member), per_weight));
     for ((id, weight), member) in members {
         C::each_point(id.as_str(), per_weight * u32::from(weight.get()), |place| points.push((place, member)));

@@ -7,7 +7,7 @@ use std::hash::{BuildHasher, Hasher};
 use ::hashring::HashRing;
 use proptest::prelude::*;
 
-use super::points::CirclePosition;
+use super::points::RingPosition;
 use super::*;
 use crate::{Fingerprint, Member, MemberState};
 
@@ -85,7 +85,7 @@ fn more_points_than_can_be_kept_are_an_error() {
     let error = KeyOwners::place(members.iter().cloned(), KeyPlacement::Uhashring, 1).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "placement uhashring with these weights has 4208000 points on its circle, at most 4194304 are allowed; lower the weights"
+        "placement uhashring with these weights has 4208000 points on its ring, at most 4194304 are allowed; lower the weights"
     );
     let error = KeyOwners::place(members.iter().cloned(), KeyPlacement::Hashring, 160).unwrap_err();
     assert!(error.to_string().ends_with("lower the weights or virtual_nodes"), "{error}");
@@ -120,7 +120,7 @@ fn a_point_takes_its_hash_and_four_bytes() {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Few(u8);
 
-impl CirclePosition for Few {
+impl RingPosition for Few {
     fn each_point(id: &str, points: u32, mut put: impl FnMut(Self)) {
         (0..points).for_each(|i| put(Self((crate::hash_bytes(format!("{id}{i}").as_bytes()) % 8) as u8)));
     }

@@ -1,11 +1,11 @@
-//! The circle of the Python package uhashring 2.4, `HashRing(nodes)` with its default hash function.
+//! The ring of the Python package uhashring 2.4, `HashRing(nodes)` with its default hash function.
 
 use std::cmp::Ordering;
 use std::io::Write;
 
 use md5::{Digest, Md5};
 
-use super::points::CirclePosition;
+use super::points::RingPosition;
 use crate::NAME_BYTES_MAX;
 
 /// Points per unit of weight: the package's own default (`vnodes`).
@@ -39,7 +39,7 @@ impl PartialOrd for UhashringPosition {
     }
 }
 
-impl CirclePosition for UhashringPosition {
+impl RingPosition for UhashringPosition {
     /// Point `i` of a node is the hash of its name, a hyphen and `i` in decimal.
     fn each_point(id: &str, points: u32, mut put: impl FnMut(Self)) {
         let mut text = Vec::with_capacity(NAME_BYTES_MAX + 11);
@@ -58,7 +58,7 @@ impl CirclePosition for UhashringPosition {
 }
 
 /// The first point behind the key, excluding its own place. The package keeps one node per place, the last one added: the greatest id.
-pub(super) fn last_behind<C: CirclePosition>(points: &[(C, u32)], key: C) -> Option<(C, u32)> {
+pub(super) fn last_behind<C: RingPosition>(points: &[(C, u32)], key: C) -> Option<(C, u32)> {
     let behind = &points[points.partition_point(|(place, _)| *place <= key)..];
     let from_there = if behind.is_empty() { points } else { behind };
     let (first, _) = from_there.first()?;

@@ -65,7 +65,7 @@ impl ClaimState {
     /// `None` unless the policy's ownership is exclusive.
     pub(super) fn new(policy: &Policy, me: Holder) -> Option<Self> {
         let rules = HoldingRules { drain_timeout: policy.drain_timeout, on_drain_timeout: policy.on_drain_timeout };
-        let slots = policy.placement.circle();
+        let slots = policy.placement.ring_slots();
         (policy.ownership == OwnershipMode::Exclusive).then(|| Self {
             holdings: if policy.version_rule == VersionRule::None {
                 Holdings::new(rules, me)
@@ -278,12 +278,12 @@ impl Machine {
 
     pub(super) fn claims_wake_at(&self) -> Option<Moment> {
         let claiming = self.claiming.as_ref()?;
-        let looks = self.looks() && claiming.holdings.is_store_accepted();
-        let look = looks.then(|| claiming.unclaimed.next_look(self.lease.ttl()));
-        claiming.holdings.wake_at().into_iter().chain(look).min()
+        let takes_over = self.takes_over() && claiming.holdings.is_store_accepted();
+        let scan = takes_over.then(|| claiming.unclaimed.next_scan(self.lease.ttl()));
+        claiming.holdings.wake_at().into_iter().chain(scan).min()
     }
 
-    fn looks(&self) -> bool {
+    fn takes_over(&self) -> bool {
         let ownership = &self.ownership;
         ownership.state == ServiceState::Active
             && !ownership.rebalancing_frozen
@@ -301,13 +301,13 @@ impl Machine {
 
     /// Publishes what serves and until when, then emits the actions that follow. The last part of each step.
     pub(super) fn settle_claims(&mut self, now: Moment, actions: &mut Vec<Action>) {
-        let looks = self.looks();
+        let takes_over = self.takes_over();
         let Some(claiming) = &mut self.claiming else { return };
         claiming.follow(now);
-        if looks {
+        if takes_over {
             let view = &self.ownership.view;
             let params = self.policy.serving(view.group_fingerprint()).unwrap_or(self.policy.placement);
-            actions.extend(claiming.look(now, self.lease.ttl(), view, params, &self.me.instance_id).map(Action::Reclaim));
+            actions.extend(claiming.scan(now, self.lease.ttl(), view, params, &self.me.instance_id).map(Action::Reclaim));
         }
         claiming.holdings.woken(now, &mut claiming.pending);
         let (claims_end, pending) = (self.lease.deadline(), std::mem::take(&mut claiming.pending));

@@ -58,15 +58,15 @@ impl Machine {
             claiming.enter(now);
         }
         self.start_watch(actions);
-        actions.push(Action::Look);
+        actions.push(Action::ReadGroup);
         self.reconsider(now, actions);
     }
 
-    /// A member that was fenced has forgotten its view, and a group that has not changed meanwhile is only proven by the watch. The look
+    /// A member that was fenced has forgotten its view, and a group that has not changed meanwhile is only proven by the watch. The read
     /// that followed the registration has failed or is still under way.
-    pub(super) fn look_again(&self, actions: &mut Vec<Action>) {
-        if self.view.is_none() && self.lease.is_held() && self.state() != ServiceState::Draining && !made(Mistake::LookOnce) {
-            actions.push(Action::Look);
+    pub(super) fn read_again(&self, actions: &mut Vec<Action>) {
+        if self.view.is_none() && self.lease.is_held() && self.state() != ServiceState::Draining && !made(Mistake::ReadOnce) {
+            actions.push(Action::ReadGroup);
         }
     }
 

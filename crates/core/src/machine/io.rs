@@ -60,7 +60,7 @@ pub enum Input {
         /// When the request that proved it began.
         at: Moment,
     },
-    /// News of claims (exclusive ownership).
+    /// Changes of claims (exclusive ownership).
     Claims(ClaimInput),
     /// The names that this worker can serve from now on: singletons, daemons, timers (exclusive ownership).
     Names(BTreeSet<ClaimName>),
@@ -132,7 +132,7 @@ pub enum Action {
     StartWatch,
     /// Read the group once and answer with `Viewed`. A watch may have seen the record before its registration was answered, and such a
     /// view counts only after a new proof.
-    Look,
+    ReadGroup,
     /// Stop following them.
     StopWatch,
     /// Mark the record as draining; the outcome does not matter here.
@@ -149,10 +149,10 @@ pub enum Action {
     AwaitInFlight,
     /// Delete the record; answer with `Deregistered`, whatever the outcome.
     Deregister,
-    /// Replace the record with one that lives for `grace` without renewals, or delete it; answer with `Deregistered` in any case.
+    /// Replace the record with one that lives for `rejoin_grace` without renewals, or delete it; answer with `Deregistered` in any case.
     StepAway {
         /// The longest time for which the member is away.
-        grace: Duration,
+        rejoin_grace: Duration,
     },
     /// Carry out this action on claims.
     Claim(ClaimAction),

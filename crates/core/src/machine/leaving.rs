@@ -8,7 +8,7 @@
 //! The handover does not wait for that: slots move with the mark, and claims with the end of the work. Under a key placement keys move
 //! only when the record is deleted, and have no owner until then; there the record stays for a tenth of a second.
 //!
-//! With `rejoin_grace` the member leaves for a while: it stays in the placement while its work ends, and then a record that keeps its
+//! With `rejoin_grace` the member steps away: it stays in the placement while its work ends, and then a record that keeps its
 //! place replaces its own. A member that had no place, or has lost its record by then, leaves for good.
 
 use std::time::Duration;
@@ -22,7 +22,7 @@ const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
 /// longer soon loses its own lease.
 const SHOWN_PART_OF_TTL: u32 = 3;
 /// The record stays at least this long: longer than a reader's pause after a retryable failure, which is a second at most.
-const SHOWN_LEAST: Duration = Duration::from_millis(1_250);
+const SHOWN_MIN: Duration = Duration::from_millis(1_250);
 
 /// How long it stays where no loss is counted: twenty times the poll interval of the slowest reader.
 const SHOWN_BRIEFLY: Duration = Duration::from_millis(500);
@@ -115,7 +115,7 @@ impl Machine {
     fn shown_for(&self) -> Duration {
         let by_key = |params: &PlacementParams| params.kind.by_key().is_some();
         if self.policy.max_loss.is_some() {
-            (self.lease.ttl() / SHOWN_PART_OF_TTL).max(SHOWN_LEAST)
+            (self.lease.ttl() / SHOWN_PART_OF_TTL).max(SHOWN_MIN)
         } else if by_key(&self.policy.placement) || self.policy.next.as_ref().is_some_and(by_key) {
             SHOWN_BY_KEY
         } else {
@@ -169,7 +169,7 @@ impl Machine {
         if self.has_let_go() && self.leaves_at().is_some_and(|at| now >= at) {
             (self.drain_until, self.shown) = (None, None);
             let away = self.place_reservation == PlaceReservation::Kept && self.lease.is_held();
-            actions.push(if away { Action::StepAway { grace: self.policy.rejoin_grace } } else { Action::Deregister });
+            actions.push(if away { Action::StepAway { rejoin_grace: self.policy.rejoin_grace } } else { Action::Deregister });
         }
         self.gives_up |= self.gives_up_at.is_some_and(|at| now >= at);
     }

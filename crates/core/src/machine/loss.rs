@@ -86,7 +86,7 @@ impl Losses {
     }
 
     /// The new mark for the record, if it has changed.
-    pub(super) fn news(&mut self) -> Option<Vec<Missing>> {
+    pub(super) fn changed_mark(&mut self) -> Option<Vec<Missing>> {
         if self.shown == self.missing {
             return None;
         }

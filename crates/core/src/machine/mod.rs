@@ -185,7 +185,7 @@ impl Machine {
             }
             Input::Proven { at } => {
                 self.lease.prove(at);
-                self.look_again(actions);
+                self.read_again(actions);
                 self.reconsider(now, actions);
             }
             Input::Claims(input) => self.claims(now, input, actions),

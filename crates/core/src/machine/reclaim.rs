@@ -32,7 +32,7 @@ impl Reclaims {
     /// Takes note whether others hold what this member could use. Returns the new count if it is time to ask. A member that does not wait
     /// and still lacks a part of its share has not acquired what it was given: its next wait is not shorter for that, or else this part
     /// would go to and fro, and have no owner for most of the time.
-    pub(super) fn look(&mut self, now: Moment, ttl: Duration, waits: bool) -> Option<u64> {
+    pub(super) fn scan(&mut self, now: Moment, ttl: Duration, waits: bool) -> Option<u64> {
         if !waits || made(Mistake::NeverReclaims) {
             self.waiting_since = None;
             return None;
@@ -55,7 +55,7 @@ mod tests {
 
     /// The seconds at which a member that waits asks.
     fn asks(reclaims: &mut Reclaims, from: u64, until: u64) -> Vec<u64> {
-        (from..until).filter(|s| reclaims.look(Moment::from_nanos(s * 1_000_000_000), TTL, true).is_some()).collect()
+        (from..until).filter(|s| reclaims.scan(Moment::from_nanos(s * 1_000_000_000), TTL, true).is_some()).collect()
     }
 
     #[test]
@@ -69,7 +69,7 @@ mod tests {
     fn only_a_member_that_has_its_share_or_sees_another_group_begins_again() {
         let mut reclaims = Reclaims::default();
         assert_eq!(asks(&mut reclaims, 0, 8), [2, 6]);
-        assert_eq!(reclaims.look(Moment::from_nanos(8_000_000_000), TTL, false), None);
+        assert_eq!(reclaims.scan(Moment::from_nanos(8_000_000_000), TTL, false), None);
         assert_eq!(asks(&mut reclaims, 9, 20), [17], "it did not acquire what it was given");
         reclaims.start_over();
         assert_eq!(asks(&mut reclaims, 20, 24), [22]);

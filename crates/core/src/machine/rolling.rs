@@ -47,7 +47,9 @@ impl RollingUpgrade {
     }
 
     pub(super) fn slots(&self) -> SlotSet {
-        self.succession.as_ref().map_or_else(|| SlotSet::empty(self.placer.params().circle()), |succession| succession.slots_of(&self.me))
+        self.succession
+            .as_ref()
+            .map_or_else(|| SlotSet::empty(self.placer.params().ring_slots()), |succession| succession.slots_of(&self.me))
     }
 
     pub(super) fn names(&self) -> BTreeSet<ClaimName> {

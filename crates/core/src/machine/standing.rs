@@ -38,7 +38,7 @@ impl Machine {
         if !joined || !self.lease.is_held() {
             return;
         }
-        if let Some(missing) = self.losses.news() {
+        if let Some(missing) = self.losses.changed_mark() {
             actions.push(Action::MarkLoss(missing));
         }
         let group = view.group_fingerprint();

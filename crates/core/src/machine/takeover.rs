@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use crate::{ClaimName, InstanceId, Moment, NameOwners, PlacementParams, REPLICAS_MAX, Replicas, Resource, View};
 
-const LOOKS_PER_TTL: u32 = 4;
+const SCANS_PER_TTL: u32 = 4;
 
 /// Since when slots and names have had no holder.
 #[derive(Debug, Default)]
 pub(super) struct Unclaimed {
     since: BTreeMap<Resource, Moment>,
-    looked: Option<Moment>,
+    scanned: Option<Moment>,
     /// The takeover order in the present group, once it was needed.
     order: Option<TakeoverOrder>,
 }
@@ -69,13 +69,13 @@ impl Unclaimed {
         self.order.as_ref().and_then(|order| order.owner(resource)).is_none_or(|owner| members.contains(owner))
     }
 
-    pub(super) fn next_look(&self, ttl: Duration) -> Moment {
-        self.looked.map_or(Moment::ZERO, |looked| looked.plus(ttl / LOOKS_PER_TTL))
+    pub(super) fn next_scan(&self, ttl: Duration) -> Moment {
+        self.scanned.map_or(Moment::ZERO, |scanned| scanned.plus(ttl / SCANS_PER_TTL))
     }
 
     /// Checks, if it is time, which resources are free. Returns those that have been free for at least a TTL and for which `me` is next:
     /// the first member after the owner after one TTL, the second for two, and so on.
-    pub(super) fn look(
+    pub(super) fn scan(
         &mut self,
         now: Moment,
         ttl: Duration,
@@ -83,10 +83,10 @@ impl Unclaimed {
         line: impl FnOnce() -> TakeoverOrder,
         me: &InstanceId,
     ) -> Vec<Resource> {
-        if now < self.next_look(ttl) {
+        if now < self.next_scan(ttl) {
             return Vec::new();
         }
-        self.looked = Some(now);
+        self.scanned = Some(now);
         let free = free();
         self.since.retain(|resource, _| free.contains(resource));
         for resource in free {
@@ -133,31 +133,31 @@ mod tests {
     fn what_is_free_counts_from_when_it_was_first_seen_so_and_not_while_it_is_held() {
         let mut unclaimed = Unclaimed::default();
         let free = |slots: &[u32]| slots.iter().copied().map(Resource::Slot).collect::<BTreeSet<_>>();
-        let mut look = |ms, slots: &[u32]| {
+        let mut scan = |ms, slots: &[u32]| {
             // Of three members each is next after two TTLs at the latest.
             let mut taken: Vec<_> = ["a", "b", "c"]
                 .iter()
                 .flat_map(|me| {
-                    let mut copy = Unclaimed { since: unclaimed.since.clone(), looked: unclaimed.looked, order: None };
-                    copy.look(at(ms), TTL, || free(slots), line, &id(me))
+                    let mut copy = Unclaimed { since: unclaimed.since.clone(), scanned: unclaimed.scanned, order: None };
+                    copy.scan(at(ms), TTL, || free(slots), line, &id(me))
                 })
                 .collect();
-            unclaimed.look(at(ms), TTL, || free(slots), line, &id("nobody"));
+            unclaimed.scan(at(ms), TTL, || free(slots), line, &id("nobody"));
             taken.sort_unstable();
             taken.dedup();
             taken
         };
-        assert_eq!(look(0, &[1, 2]), []);
-        assert_eq!(look(3_999, &[1, 2, 3]), []);
-        assert_eq!(look(5_000, &[1, 3]), [Resource::Slot(1)]);
-        assert_eq!(look(8_000, &[1, 2, 3]), [Resource::Slot(1), Resource::Slot(3)]);
+        assert_eq!(scan(0, &[1, 2]), []);
+        assert_eq!(scan(3_999, &[1, 2, 3]), []);
+        assert_eq!(scan(5_000, &[1, 3]), [Resource::Slot(1)]);
+        assert_eq!(scan(8_000, &[1, 2, 3]), [Resource::Slot(1), Resource::Slot(3)]);
         unclaimed.start_over();
         assert!(unclaimed.since.is_empty() && unclaimed.order.is_none());
-        assert_eq!(unclaimed.look(at(8_001), TTL, || panic!("too soon"), line, &id("a")), []);
+        assert_eq!(unclaimed.scan(at(8_001), TTL, || panic!("too soon"), line, &id("a")), []);
     }
 
     #[test]
-    fn what_belongs_to_a_member_that_is_away_is_left_alone() {
+    fn what_belongs_to_an_away_member_is_left_alone() {
         for state in [MemberState::Away, MemberState::Pausing] {
             let members = ["a", "b", "c"].map(|name| Member::named(id(name)));
             let members = members.map(|member| if member.instance_id == id("b") { Member { state, ..member } } else { member });
@@ -168,9 +168,9 @@ mod tests {
             let of_b: Vec<_> = everything().into_iter().filter(|resource| placed.has(resource, 0, &id("b"))).collect();
             assert!(!of_b.is_empty() && of_b.len() < 17);
             let mut unclaimed = Unclaimed::default();
-            unclaimed.look(at(0), TTL, everything, group, &id("a"));
+            unclaimed.scan(at(0), TTL, everything, group, &id("a"));
             // After many TTLs every member is in line.
-            let taken = unclaimed.look(at(400_000), TTL, everything, group, &id("a"));
+            let taken = unclaimed.scan(at(400_000), TTL, everything, group, &id("a"));
             assert_eq!(taken, everything().into_iter().filter(|resource| !of_b.contains(resource)).collect::<Vec<_>>());
         }
     }

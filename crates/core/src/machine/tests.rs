@@ -132,7 +132,7 @@ fn joining_registers_watches_and_owns_once_a_newer_view_shows_it() {
     assert_eq!(calls(&actions), [Op::Register]);
     // A view from before the registration proves nothing, even if it shows the record.
     run.step(5, Input::Viewed { view: Arc::new(View::new(1, vec![member("me", 7)])), proven: at(5) });
-    assert!(run.registered(10, 6).contains(&Action::Look));
+    assert!(run.registered(10, 6).contains(&Action::ReadGroup));
     assert_eq!((run.state(), run.owned()), (ServiceState::Joining, 0));
     let actions = run.viewed(20, vec![member("me", 7)]);
     assert_eq!((run.state(), cause(&actions)), (ServiceState::Active, Some(Cause::Joined)));
@@ -260,12 +260,12 @@ fn a_member_back_after_a_fence_looks_again_while_the_watch_has_nothing_new_to_sh
     run.failed(5_900, OpFailure::Retryable);
     run.step(8_810, Input::Woken);
     assert_eq!(run.state(), ServiceState::Fenced);
-    assert!(run.registered(8_830, 8_820).contains(&Action::Look));
-    // That look fails. The group is as it was, and the watch, which goes on, only proves it.
+    assert!(run.registered(8_830, 8_820).contains(&Action::ReadGroup));
+    // That read fails. The group is as it was, and the watch, which goes on, only proves it.
     run.step(9_500, Input::Woken);
     let actions = run.step(9_600, Input::Proven { at: at(9_600) });
-    assert_eq!((&*actions, run.state()), ([Action::Look].as_slice(), ServiceState::Joining));
+    assert_eq!((&*actions, run.state()), ([Action::ReadGroup].as_slice(), ServiceState::Joining));
     run.step(9_610, Input::Viewed { view: Arc::new(View::new(20, vec![member("me", 7)])), proven: at(9_600) });
     assert_eq!(run.state(), ServiceState::Active);
-    assert!(!run.step(9_900, Input::Proven { at: at(9_900) }).contains(&Action::Look), "there is a view");
+    assert!(!run.step(9_900, Input::Proven { at: at(9_900) }).contains(&Action::ReadGroup), "there is a view");
 }

@@ -23,7 +23,7 @@ pub const DRAIN_TIMEOUT_MAX: Duration = Duration::from_hours(24);
 /// The longest time for which a member continues without the backend.
 pub const KEEP_FOR_MAX: Duration = Duration::from_hours(24);
 /// The shortest `rejoin_grace` other than zero: not every backend supports less.
-pub const REJOIN_GRACE_LEAST: Duration = Duration::from_secs(2);
+pub const REJOIN_GRACE_MIN: Duration = Duration::from_secs(2);
 /// The longest `rejoin_grace`.
 pub const REJOIN_GRACE_MAX: Duration = Duration::from_hours(1);
 const MIN_MEMBERS_MAX: u32 = crate::MEMBERS_MAX;
@@ -197,8 +197,8 @@ impl Policy {
             return Ok(());
         }
         let refuse = |allowed| Err(refuse("rejoin_grace", format_duration(self.rejoin_grace), allowed));
-        if !(REJOIN_GRACE_LEAST..=REJOIN_GRACE_MAX).contains(&self.rejoin_grace) {
-            let (least, max) = (format_duration(REJOIN_GRACE_LEAST), format_duration(REJOIN_GRACE_MAX));
+        if !(REJOIN_GRACE_MIN..=REJOIN_GRACE_MAX).contains(&self.rejoin_grace) {
+            let (least, max) = (format_duration(REJOIN_GRACE_MIN), format_duration(REJOIN_GRACE_MAX));
             return refuse(format!("0s or from {least} to {max} is allowed"));
         }
         match self.by_key() {

@@ -4,13 +4,13 @@ use std::fmt;
 
 use super::{PolicyError, refuse};
 
-/// The most slots a circle may have.
+/// The most slots a ring may have.
 pub const SLOTS_MAX: u32 = 65_536;
 /// Default slots of an eventual policy.
 pub const SLOTS_DEFAULT: u32 = 16_384;
 /// Default slots of an exclusive policy, or of one that drives an outbox, where each slot costs a claim or a fence row.
 pub const SLOTS_OUTBOX: u32 = 1_024;
-/// Points on the circle per unit of weight (chosen by measurement, see `docs/reference/placement.md`).
+/// Points on the ring per unit of weight (chosen by measurement, see `docs/reference/placement.md`).
 pub const VIRTUAL_NODES_DEFAULT: u32 = 1_024;
 /// The most points per unit of weight.
 pub const VIRTUAL_NODES_MAX: u32 = 65_536;
@@ -154,7 +154,7 @@ impl fmt::Display for LoadMargin {
 pub struct PlacementParams {
     /// The algorithm.
     pub kind: PlacementKind,
-    /// Slots of the circle, 1 to [`SLOTS_MAX`].
+    /// Slots of the ring, 1 to [`SLOTS_MAX`].
     pub slots: u32,
     /// Points per unit of weight, 1 to [`VIRTUAL_NODES_MAX`].
     pub virtual_nodes: u32,
@@ -169,8 +169,8 @@ impl Default for PlacementParams {
 }
 
 impl PlacementParams {
-    /// Slots of the circle; 0 under a key placement, whatever `slots` says.
-    pub const fn circle(&self) -> u32 {
+    /// Slots of the ring; 0 under a key placement, whatever `slots` says.
+    pub const fn ring_slots(&self) -> u32 {
         match self.kind {
             PlacementKind::Ring | PlacementKind::Quota => self.slots,
             PlacementKind::Key(_) => 0,

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::walk::owners;
-use crate::{Circle, LoadMargin, SlotOwners, hash_bytes, slot_start};
+use crate::{IncrementalRing, LoadMargin, SlotOwners, hash_bytes, slot_start};
 
 fn fleet(name: &str, weights: &[u64]) -> Vec<(InstanceId, Weight)> {
     (0..).zip(weights).map(|(i, weight)| (InstanceId::new(format!("{name}-{i}")).unwrap(), Weight::new(*weight).unwrap())).collect()
@@ -35,22 +35,22 @@ fn as_written(members: &[(InstanceId, Weight)], params: &PlacementParams, hash: 
     let most = |weight: u64| quota[&weight].max(total[&weight] * 1_010 / (1_000 * sum));
     let least = |weight: u64| quota[&weight].min((total[&weight] * 990).div_ceil(1_000 * sum));
     // The walk.
-    let mut circle: Vec<(u64, usize)> = (0..members.len())
+    let mut ring: Vec<(u64, usize)> = (0..members.len())
         .flat_map(|at| (0..per_weight * u32::from(members[at].1.get())).map(move |i| (at, i)))
         .map(|(at, i)| (point(at, i), at))
         .collect();
-    circle.sort_unstable();
+    ring.sort_unstable();
     let mut owners: Vec<usize> = Vec::new();
     let has = |owners: &[usize], member: usize| owners.iter().filter(|owner| **owner == member).count();
     let together =
         |owners: &[usize], weight: u64| owners.iter().filter(|owner| u64::from(members[**owner].1.get()) == weight).count() as u64;
     for slot in 0..params.slots {
-        let first = circle.iter().position(|(hash, _)| *hash >= slot_start(slot, params.slots)).unwrap_or(0);
+        let first = ring.iter().position(|(hash, _)| *hash >= slot_start(slot, params.slots)).unwrap_or(0);
         let free = |member: &usize| {
             let weight = u64::from(members[*member].1.get());
             has(&owners, *member) < limits[*member] as usize && together(&owners, weight) < most(weight)
         };
-        let owner = (0..circle.len()).map(|step| circle[(first + step) % circle.len()].1).find(free).unwrap();
+        let owner = (0..ring.len()).map(|step| ring[(first + step) % ring.len()].1).find(free).unwrap();
         owners.push(owner);
     }
     // What lacks.
@@ -101,14 +101,14 @@ proptest! {
     }
 
     #[test]
-    fn the_circle_that_is_kept_gives_the_same_whatever_came_before_and_in_any_order(
+    fn the_ring_that_is_kept_gives_the_same_whatever_came_before_and_in_any_order(
         fleets in proptest::collection::vec(weights(), 1..5), slots in 1u32..300, nodes in 1u32..12, margin in margins(), hash in hashes(),
     ) {
         let params = params(slots, nodes, margin);
-        let mut circle = Circle::with_hash(params, hash);
+        let mut ring = IncrementalRing::with_hash(params, hash);
         for weights in fleets {
             let members = fleet("w", &weights);
-            let placed = circle.place(members.iter().rev().cloned());
+            let placed = ring.place(members.iter().rev().cloned());
             prop_assert_eq!(placed.indices(), owners(&ring::in_order(members), &params, hash));
         }
     }
@@ -192,8 +192,8 @@ fn one_more_or_less_moves_little_more_than_on_the_ring() {
                 let params = PlacementParams { kind, ..PlacementParams::default() };
                 let (last, share) =
                     (members.len() - 1, f64::from(u32::try_from(*all.last().unwrap()).unwrap()) / all.iter().sum::<u64>() as f64);
-                let mut circle = Circle::new(params);
-                let (with, without) = (circle.place(members.clone()), circle.place(members[..last].to_vec()));
+                let mut ring = IncrementalRing::new(params);
+                let (with, without) = (ring.place(members.clone()), ring.place(members[..last].to_vec()));
                 let moves = (0..params.slots).filter(|slot| with.owner_of_slot(*slot) != without.owner_of_slot(*slot)).count();
                 moves as f64 / (f64::from(params.slots) * share)
             };

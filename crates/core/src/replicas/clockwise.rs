@@ -1,4 +1,4 @@
-//! The clockwise order of members and zones, for a place that moves backwards around the circle.
+//! The clockwise order of members and zones, for a place that moves backwards around the ring.
 
 /// Every member and every zone, in the order in which they follow clockwise of a place.
 ///
@@ -29,8 +29,8 @@ impl<'a> ClockwiseOrder<'a> {
     }
 
     /// Fills `list` by rule 7 for a slot that begins here and belongs to `owner`; `list` is not empty and not longer than the number of
-    /// members. `look` is called for each zone and member visited: at most `2 * list.len()` times.
-    pub(super) fn fill(&self, owner: u32, list: &mut [u32], mut look: impl FnMut()) {
+    /// members. `visit` is called for each zone and member visited: at most `2 * list.len()` times.
+    pub(super) fn fill(&self, owner: u32, list: &mut [u32], mut visit: impl FnMut()) {
         let owners_zone = self.zones[owner as usize];
         list[0] = owner;
         let mut have = 1;
@@ -39,7 +39,7 @@ impl<'a> ClockwiseOrder<'a> {
         while have < list.len()
             && let Some(zone) = zones.next()
         {
-            look();
+            visit();
             if zone != owners_zone {
                 list[have] = self.first_in[zone];
                 have += 1;
@@ -49,7 +49,7 @@ impl<'a> ClockwiseOrder<'a> {
         while have < list.len()
             && let Some(member) = members.next()
         {
-            look();
+            visit();
             // Member numbers have 32 bits.
             let member = u32::try_from(member).unwrap_or(u32::MAX);
             if !list[..have].contains(&member) {

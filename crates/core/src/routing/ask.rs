@@ -72,7 +72,7 @@ pub struct Ask {
 #[derive(Debug, Clone, Copy)]
 struct AskPause {
     until: Moment,
-    /// The set at its beginning. News that do not change the set do not end the pause, so frequent news cause no storm of attempts.
+    /// The set at its beginning. Updates that do not change the set do not end the pause, so frequent updates cause no storm of attempts.
     set: Option<u64>,
 }
 

@@ -28,7 +28,7 @@ pub enum SessionEnd {
     Idle,
     /// Its longest life was over.
     Expired,
-    /// The application or the caller closed it.
+    /// The worker's code or the caller closed it.
     Closed,
     /// Under exclusive ownership: this member gave up the slot of its key.
     Moved,
@@ -93,7 +93,7 @@ impl OpenSession {
     }
 
     /// The earliest moment after `now` at which it may be due.
-    fn next_look(&self, now: Moment) -> Moment {
+    fn next_check(&self, now: Moment) -> Moment {
         let idle_from = if self.requests > 0 { now } else { self.touched };
         self.ends.min(idle_from.plus(self.idle))
     }
@@ -134,7 +134,7 @@ impl SessionTable {
         }
         let (idle, ends) = (limits.idle.max(LIMIT_MIN), now.plus(limits.life.max(LIMIT_MIN)));
         let mut session = OpenSession { key, idle, ends, touched: now, requests: 0, queued: now };
-        session.queued = session.next_look(now);
+        session.queued = session.next_check(now);
         self.queue.insert((session.queued, id));
         self.open.insert(id, session);
         *self.per_key.entry(key).or_default() += 1;
@@ -192,16 +192,16 @@ impl SessionTable {
 
     /// Ends the sessions that are due, and returns them with the reason.
     pub fn expire(&mut self, now: Moment) -> Vec<(SessionId, SessionEnd)> {
-        let mut looked_at = Vec::new();
-        while let Some((_, id)) = self.queue.first().copied().filter(|(look, _)| *look <= now) {
+        let mut checked = Vec::new();
+        while let Some((_, id)) = self.queue.first().copied().filter(|(check, _)| *check <= now) {
             self.queue.pop_first();
-            looked_at.push(id);
+            checked.push(id);
         }
         let mut ended = Vec::new();
-        for id in looked_at {
+        for id in checked {
             let Some(session) = self.open.get_mut(&id) else { continue };
             let (due, why) = session.due();
-            session.queued = session.next_look(now);
+            session.queued = session.next_check(now);
             self.queue.insert((session.queued, id));
             if due <= now {
                 ended.push((id, why));

@@ -91,7 +91,7 @@ impl RouteTable {
         Self::of(view, owners, before)
     }
 
-    /// The table under exclusive ownership: the holder of a slot alone serves its keys. `slots` is the size of the circle. `before` as in
+    /// The table under exclusive ownership: the holder of a slot alone serves its keys. `slots` is the size of the ring. `before` as in
     /// [`RouteTable::eventual`]. It takes time linear in the number of slots, so merge changes of claims that come together.
     pub fn exclusive(view: Arc<View>, slots: u32, holders: &Holders, before: Option<&Self>) -> Self {
         let mut indices = vec![NO_MEMBER; slots as usize];

@@ -80,7 +80,7 @@ fn while_members_are_missing_what_is_free_stays_free() {
 
 /// In a rolling restart with `rejoin_grace` the worker returns with the new version to its former share.
 #[test]
-fn what_belongs_to_a_member_that_is_away_stays_free_until_it_is_back() {
+fn what_belongs_to_an_away_member_stays_free_until_it_has_returned() {
     let members = ["a", "b", "c"].map(|name| member(name, "1"));
     let plain = SlotOwners::of_view(&View::new(1, members.to_vec()), params(30));
     let had = |name: &str| held_by(name, plain.slots_of(&id(name)).iter());

@@ -51,7 +51,7 @@ impl<const M: usize, const S: usize> Model for Claims<M, S> {
             Property::always(SETTLES, |model: &Self, state: &State<M, S>| settling::settles(state, model.0)),
             Property::sometimes(TAKEN_OVER, |_, state: &State<M, S>| {
                 let behind = |(slot, epoch): (u8, u8)| state.claims[usize::from(slot)].is_some_and(|(_, held)| held > epoch);
-                state.ghost.is_some_and(behind)
+                state.stale_write.is_some_and(behind)
             }),
         ]
     }
@@ -60,7 +60,7 @@ impl<const M: usize, const S: usize> Model for Claims<M, S> {
 const ONE_HOLDER: &str = "at most one member holds a slot";
 const NOT_REFUSED: &str = "no holder is refused by the table";
 const SETTLES: &str = "without faults every slot is soon held";
-const TAKEN_OVER: &str = "a slot is another's before a ghost writes in it";
+const TAKEN_OVER: &str = "a slot is another's before a stale write in it";
 
 /// A TTL in ticks; the core's own deadline leaves all but one, by which a clock may be off.
 fn rules(ttl: u8, late: bool, mistake: Option<Mistake>) -> Rules {

@@ -35,7 +35,7 @@ fn turn<const M: usize, const S: usize>(state: &mut State<M, S>, owners: [u8; S]
             *state = rules.after(state, step);
         }
     };
-    take(Step::GhostWrites);
+    take(Step::StaleWrite);
     take(Step::LateRelease);
     for m in numbers(M) {
         // First the rest of an earlier call.

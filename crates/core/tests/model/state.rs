@@ -42,7 +42,7 @@ pub(crate) struct State<const M: usize, const S: usize> {
     /// The highest epoch that wrote in each slot.
     pub(crate) table: [u8; S],
     /// A write of lost work, which may arrive at any time.
-    pub(crate) ghost: Option<(u8, u8)>,
+    pub(crate) stale_write: Option<(u8, u8)>,
     /// A release abandoned by its caller that may still be carried out: its member, slot and epoch.
     pub(crate) late: Option<(u8, u8, u8)>,
 }
@@ -52,7 +52,7 @@ impl<const M: usize, const S: usize> State<M, S> {
         members: [Member { lease: 0, left: 0, may_miss: false, renewal: None, holds: [None; S], work: None, reborn: false }; M],
         claims: [None; S],
         table: [0; S],
-        ghost: None,
+        stale_write: None,
         late: None,
     };
 
@@ -70,9 +70,10 @@ impl<const M: usize, const S: usize> State<M, S> {
             member.holds[s].as_mut().map(|hold| &mut hold.epoch).into_iter().chain(work)
         });
         let claim = self.claims[s].as_mut().map(|claim| &mut claim.1);
-        let ghost = self.ghost.as_mut().filter(|ghost| usize::from(ghost.0) == s).map(|ghost| &mut ghost.1);
+        let stale_write =
+            self.stale_write.as_mut().filter(|stale_write| usize::from(stale_write.0) == s).map(|stale_write| &mut stale_write.1);
         let late = self.late.as_mut().filter(|late| usize::from(late.1) == s).map(|late| &mut late.2);
-        held.chain(claim).chain(ghost).chain(late).chain(std::iter::once(&mut self.table[s]))
+        held.chain(claim).chain(stale_write).chain(late).chain(std::iter::once(&mut self.table[s]))
     }
 
     /// An epoch above all that are known for a slot.
@@ -110,7 +111,7 @@ impl<const M: usize, const S: usize> State<M, S> {
             members: members.map(|m| self.members[m].renumbered(slots)),
             claims: slots.map(|s| self.claims[s].map(|(holder, epoch)| (now_at(members, holder), epoch))),
             table: slots.map(|s| self.table[s]),
-            ghost: self.ghost.map(|(slot, epoch)| (now_at(slots, slot), epoch)),
+            stale_write: self.stale_write.map(|(slot, epoch)| (now_at(slots, slot), epoch)),
             late: self.late.map(|(m, slot, epoch)| (now_at(members, m), now_at(slots, slot), epoch)),
         }
     }

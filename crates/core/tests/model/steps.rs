@@ -57,7 +57,7 @@ pub(crate) enum Step {
     /// Work writes and ends.
     Write(u8),
     /// A write of lost work arrives.
-    GhostWrites,
+    StaleWrite,
 }
 
 impl Rules {
@@ -65,7 +65,7 @@ impl Rules {
     pub(crate) fn steps<const M: usize, const S: usize>(self, state: &State<M, S>, steps: &mut Vec<Step>) {
         let numbers = |n: usize| 0..u8::try_from(n).unwrap_or_default();
         let ticks = 0..1_u8 << M;
-        let all = ticks.map(Step::Tick).chain([Step::GhostWrites, Step::LateRelease]).chain(numbers(M).flat_map(|m| {
+        let all = ticks.map(Step::Tick).chain([Step::StaleWrite, Step::LateRelease]).chain(numbers(M).flat_map(|m| {
             let own = [Step::Renew(m), Step::Answered(m), Step::AnswerLost(m), Step::Dies(m), Step::Deregister(m), Step::Write(m)];
             let slots = numbers(S).flat_map(move |s| {
                 let given_back = [Step::Drain(m, s), Step::Release(m, s), Step::ReleaseUnheard(m, s)];
@@ -98,7 +98,7 @@ impl Rules {
             }
             Step::Enter(m, s) => of(m).work.is_none() && hold(m, s).is_some_and(|hold| !hold.draining),
             Step::Write(m) => of(m).work.is_some(),
-            Step::GhostWrites => state.ghost.is_some(),
+            Step::StaleWrite => state.stale_write.is_some(),
         }
     }
 
@@ -147,9 +147,9 @@ impl Rules {
                 let work = next.members[usize::from(m)].work.take();
                 next.write(work);
             }
-            Step::GhostWrites => {
-                let ghost = next.ghost.take();
-                next.write(ghost);
+            Step::StaleWrite => {
+                let stale_write = next.stale_write.take();
+                next.write(stale_write);
             }
         }
         if self.mistake != Some(Mistake::EpochPerMember) {
@@ -211,7 +211,7 @@ impl<const M: usize, const S: usize> State<M, S> {
     fn end(&mut self, m: usize) {
         let member = &mut self.members[m];
         member.holds = [None; S];
-        self.ghost = self.ghost.or(member.work);
+        self.stale_write = self.stale_write.or(member.work);
         member.work = None;
     }
 

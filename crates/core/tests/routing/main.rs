@@ -9,7 +9,7 @@
 //! 3. *A load that was reported once is forgotten*, though the member is not asked meanwhile.
 //! 4. *A dead member is avoided* while it is still in the view.
 //! 5. *A busy member is avoided* for as long as it asks.
-//! 6. *Hints in a circle end*, and the request ends at its deadline.
+//! 6. *Hints in a loop end*, and the request ends at its deadline.
 
 #![expect(clippy::expect_used, clippy::panic, reason = "tests report by panicking")]
 

@@ -159,7 +159,7 @@ impl World {
         };
         let view = Arc::new(View::new(1, (0..MEMBERS).map(member).collect()));
         let params = PlacementParams::default();
-        let placement = ViewPlacement::of_view(&view, params).expect("a small circle");
+        let placement = ViewPlacement::of_view(&view, params).expect("a small ring");
         let replicas = Replicas::of_view(&view, params, usize::from(setup.max_width.get()));
         let table = || RouteTable::eventual(Arc::clone(&view), Some(&placement), Some(&replicas), None);
         let callers: Vec<_> = (0..setup.callers).map(|_| Caller { table: table(), hints: WidthHints::default() }).collect();

@@ -1,9 +1,9 @@
-//! Invalid input: an error or a defined result, never a panic. (Colliding points are in `circle/tests.rs` and next to `Replicas` and
-//! `explain`, arbitrary bytes in the package `fuzz`.)
+//! Invalid input: an error or a defined result, never a panic. (Colliding points are in `incremental_ring/tests.rs` and next to `Replicas`
+//! and `explain`, arbitrary bytes in the package `fuzz`.)
 
 use shardwise_core::{
-    Balance, Circle, InstanceId, LoadMargin, Member, POINTS_MAX, PlacementChange, PlacementParams, Plan, Replicas, SLOTS_MAX, SlotOwners,
-    SlotSet, VIRTUAL_NODES_MAX, View, WEIGHT_MAX, Weight, slot_of, slot_start,
+    Balance, IncrementalRing, InstanceId, LoadMargin, Member, POINTS_MAX, PlacementChange, PlacementParams, Plan, Replicas, SLOTS_MAX,
+    SlotOwners, SlotSet, VIRTUAL_NODES_MAX, View, WEIGHT_MAX, Weight, slot_of, slot_start,
 };
 
 fn id(name: &str) -> InstanceId {
@@ -24,10 +24,10 @@ fn view(names: &[&str]) -> View {
     View::new(1, names.iter().map(|name| Member::named(id(name))).collect())
 }
 
-/// The number of slots of each member, in the given order; checks that they add up, and that a kept circle gives the same.
+/// The number of slots of each member, in the given order; checks that they add up, and that a kept ring gives the same.
 fn shares(members: &[(InstanceId, Weight)], params: PlacementParams) -> Vec<u32> {
     let placed = SlotOwners::place(members.iter().cloned(), params);
-    assert_eq!(Circle::new(params).place(members.iter().cloned()), placed);
+    assert_eq!(IncrementalRing::new(params).place(members.iter().cloned()), placed);
     assert!((0..params.slots).all(|slot| placed.owner_of_slot(slot).is_some()), "every slot has an owner");
     members.iter().map(|(id, _)| placed.slots_of(id).len()).collect()
 }
@@ -41,7 +41,7 @@ fn without_members_no_key_has_an_owner() {
     assert_eq!(Replicas::of_view(&View::default(), params, 3).owners("key", 3).count(), 0);
     assert_eq!(placed.explain("key").owner, None);
     let nobody: [(InstanceId, Weight); 0] = [];
-    assert_eq!(Circle::new(params).place(nobody), placed);
+    assert_eq!(IncrementalRing::new(params).place(nobody), placed);
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn numbers_out_of_range_are_refused_and_named() {
 }
 
 #[test]
-fn a_slot_that_the_circle_does_not_have_has_no_owner() {
+fn a_slot_that_the_ring_does_not_have_has_no_owner() {
     let placed = SlotOwners::place([(id("a"), Weight::ONE)], PlacementParams { slots: 10, ..PlacementParams::default() });
     assert_eq!((placed.owner_of_slot(9), placed.owner_of_slot(10)), (Some(&id("a")), None));
     assert!(!SlotSet::full(10).contains(10) && !SlotSet::full(10).contains(u32::MAX));
@@ -71,7 +71,7 @@ fn a_slot_that_the_circle_does_not_have_has_no_owner() {
 }
 
 #[test]
-fn the_smallest_circle_has_one_owner() {
+fn the_smallest_ring_has_one_owner() {
     let members: Vec<_> = (0..50).map(|i| (id(&format!("w{i}")), weight(i % 100 + 1))).collect();
     let params = PlacementParams { slots: 1, virtual_nodes: 1, load_margin: LoadMargin::Thousandths(0), ..PlacementParams::default() };
     assert_eq!(shares(&members, params).iter().sum::<u32>(), 1);
@@ -89,9 +89,9 @@ fn all_weights_together_stay_within_their_capacities() {
     }
 }
 
-/// With more points than a circle has, every member gets fewer, and the shares stay in proportion.
+/// With more points than a ring has, every member gets fewer, and the shares stay in proportion.
 #[test]
-fn more_points_than_a_circle_has_are_cut_for_all_alike() {
+fn more_points_than_a_ring_has_are_cut_for_all_alike() {
     let members = [(id("heavy"), weight(100)), (id("light"), weight(50))];
     let params = PlacementParams { virtual_nodes: VIRTUAL_NODES_MAX, load_margin: LoadMargin::None, ..PlacementParams::default() };
     assert!(u64::from(VIRTUAL_NODES_MAX) * 150 > u64::from(POINTS_MAX));
@@ -120,7 +120,7 @@ fn ids_that_begin_with_each_other_share_fairly() {
     }
 }
 
-/// Parameters that [`PlacementParams::validated`] refuses: on a circle without slots or without points nothing is owned, in every
+/// Parameters that [`PlacementParams::validated`] refuses: on a ring without slots or without points nothing is owned, in every
 /// function, and every number can be displayed.
 #[test]
 fn without_slots_or_without_points_no_member_owns() {
@@ -137,9 +137,9 @@ fn without_slots_or_without_points_no_member_owns() {
         assert!(placed.members().iter().all(|(id, _)| placed.slots_of(id).is_empty()), "{params:?}");
         let explained = placed.explain("key");
         assert_eq!((explained.owner, explained.next, explained.passed), (None, None, vec![]), "{params:?}");
-        let mut circle = Circle::new(params);
+        let mut ring = IncrementalRing::new(params);
         for fleet in [two, three, &[], three, &ABC[1..]] {
-            assert_eq!(circle.place(members(fleet)), SlotOwners::place(members(fleet), params), "{params:?}");
+            assert_eq!(ring.place(members(fleet)), SlotOwners::place(members(fleet), params), "{params:?}");
         }
         assert_eq!(Replicas::of_view(&view(three), params, 2).owners("key", 2).count(), 0, "{params:?}");
         let plan = Plan::new(members(two), members(three), params);

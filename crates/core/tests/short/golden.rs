@@ -7,8 +7,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use shardwise_core::{
-    Circle, Holder, Incarnation, InstanceId, LoadMargin, Member, MemberState, PlacementKind, PlacementParams, Replicas, Resource, ShardKey,
-    SlotOwners, Succession, Version, View, ViewPlacement, Weight, hash_bytes, slot_of, slot_start,
+    Holder, Incarnation, IncrementalRing, InstanceId, LoadMargin, Member, MemberState, PlacementKind, PlacementParams, Replicas, Resource,
+    ShardKey, SlotOwners, Succession, Version, View, ViewPlacement, Weight, hash_bytes, slot_of, slot_start,
 };
 
 /// A key in the notation of the vectors; every kind goes through the type that a user would pass.
@@ -135,7 +135,11 @@ impl Stage {
     fn placed(&mut self) -> &SlotOwners {
         if self.placed.is_none() {
             let placed = SlotOwners::of_view(&self.view(), self.params);
-            assert_eq!(Circle::new(self.params).place_view(&self.view()), placed, "the circle that is kept places like the simple one");
+            assert_eq!(
+                IncrementalRing::new(self.params).place_view(&self.view()),
+                placed,
+                "the ring that is kept places like the simple one"
+            );
             self.placed = Some(placed);
         }
         self.placed.as_ref().unwrap()
@@ -253,7 +257,7 @@ fn hashes() {
 }
 
 #[test]
-fn circles() {
+fn rings() {
     replay("circles.txt", 40);
 }
 

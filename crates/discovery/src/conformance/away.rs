@@ -3,19 +3,19 @@
 use std::time::Duration;
 
 use futures::StreamExt;
-use shardwise_core::{Incarnation, MemberState, REJOIN_GRACE_LEAST, View};
+use shardwise_core::{Incarnation, MemberState, REJOIN_GRACE_MIN, View};
 
 use super::{SOON, Scope, view_where};
 use crate::{ErrorKind, RecordId, Registration, WatchEvent};
 
-/// A grace that is not over before a case is.
+/// A rejoin grace that is not over before a case is.
 const LONG: Duration = Duration::from_mins(1);
-/// What a backend may add to a grace by rounding it up.
+/// What a backend may add to a rejoin grace by rounding it up.
 const ROUNDING: Duration = Duration::from_secs(1);
 
 impl Scope {
-    async fn stepped_away(&self, registration: &Registration, grace: Duration) {
-        self.backend.step_away(registration, grace).await.unwrap_or_else(|error| panic!("stepping away: {error}"));
+    async fn stepped_away(&self, registration: &Registration, rejoin_grace: Duration) {
+        self.backend.step_away(registration, rejoin_grace).await.unwrap_or_else(|error| panic!("stepping away: {error}"));
     }
 }
 
@@ -28,36 +28,36 @@ fn is_lost<T>(answer: crate::Result<T>) -> bool {
     answer.is_err_and(|error| *error.kind() == ErrorKind::Lost)
 }
 
-/// It is seen at once, lives without renewal for as long as was asked for, and then ends, which is news. Its own former life neither
+/// It is seen at once, lives without renewal for as long as was asked for, and then ends, which is reported. Its own former life neither
 /// renews nor changes it, and stepping away again does not begin the time anew.
-pub async fn clause_12_a_member_that_steps_away_keeps_its_place_for_the_grace_and_no_longer(scope: &Scope) {
+pub async fn clause_12_an_away_member_keeps_its_place_for_the_rejoin_grace(scope: &Scope) {
     let mut watch = scope.peer.watch(&scope.group, scope.ttl / 3);
     let mut a = scope.registration("a", 1);
     a.member.metadata.insert("team".into(), "orders".into());
     scope.backend.register(&a).await.expect("register");
     view_where(&mut watch, SOON, "a active", |view| view.active() == 1).await;
     // Half a second more than a whole number, so that rounding down is found.
-    let grace = REJOIN_GRACE_LEAST + Duration::from_millis(500);
+    let rejoin_grace = REJOIN_GRACE_MIN + Duration::from_millis(500);
     let asked = scope.clock.now();
-    scope.stepped_away(&a, grace).await;
+    scope.stepped_away(&a, rejoin_grace).await;
     let answered = scope.clock.now();
     let view = view_where(&mut watch, SOON, "a away", |view| view.members().iter().any(|a| a.state == MemberState::Away)).await;
     assert_eq!((view.members().len(), view.active()), (1, 0));
     assert_eq!(view.members()[0].metadata, a.member.metadata);
     assert_eq!(view.members()[0].serves, a.member.serves);
-    let longest = grace + ROUNDING + scope.backend.capabilities().margin + Duration::from_secs(1);
+    let longest = rejoin_grace + ROUNDING + scope.backend.capabilities().margin + Duration::from_secs(1);
     view_where(&mut watch, longest, "nobody", |view| view.members().is_empty()).await;
     let gone = scope.clock.now();
-    assert!(gone.since(asked) >= grace, "gone after {:?} of {grace:?}", gone.since(asked));
-    assert!(gone.since(answered) < longest, "gone after {:?} of {grace:?}", gone.since(answered));
+    assert!(gone.since(asked) >= rejoin_grace, "gone after {:?} of {rejoin_grace:?}", gone.since(asked));
+    assert!(gone.since(answered) < longest, "gone after {:?} of {rejoin_grace:?}", gone.since(answered));
     scope.expect_ids(&[], SOON).await;
     undisturbed(scope).await;
 }
 
 async fn undisturbed(scope: &Scope) {
     let b = scope.joined("b", 2).await;
-    scope.stepped_away(&b, REJOIN_GRACE_LEAST).await;
-    let longest = REJOIN_GRACE_LEAST + ROUNDING + scope.backend.capabilities().margin + Duration::from_secs(1);
+    scope.stepped_away(&b, REJOIN_GRACE_MIN).await;
+    let longest = REJOIN_GRACE_MIN + ROUNDING + scope.backend.capabilities().margin + Duration::from_secs(1);
     let begun = scope.clock.now();
     let disturbs = async || {
         assert!(is_lost(scope.backend.renew(&b.record_id(), b.ttl).await), "there is nothing to renew");
@@ -67,16 +67,16 @@ async fn undisturbed(scope: &Scope) {
     assert_eq!(states(&*scope.view().await), [("b".to_owned(), 2, MemberState::Away)]);
     while !scope.ids().await.is_empty() {
         disturbs().await;
-        let again = scope.backend.step_away(&b, REJOIN_GRACE_LEAST).await;
+        let again = scope.backend.step_away(&b, REJOIN_GRACE_MIN).await;
         assert!(again.is_ok() || is_lost(again), "it is away, or that is over");
         let since = scope.clock.now().since(begun);
-        assert!(since < longest, "not gone after {since:?} of {REJOIN_GRACE_LEAST:?}");
+        assert!(since < longest, "not gone after {since:?} of {REJOIN_GRACE_MIN:?}");
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }
 
 /// A watch that sees every change sees the id in each view exactly once, while others come and go.
-pub async fn clause_12_stepping_away_and_coming_back_is_one_step(scope: &Scope) {
+pub async fn clause_12_stepping_away_and_returning_are_one_step(scope: &Scope) {
     let mut watch = scope.peer.watch(&scope.group, scope.ttl / 3);
     let mut a = scope.joined("a", 1).await;
     view_where(&mut watch, SOON, "a active", |view| view.active() == 1).await;
@@ -109,7 +109,7 @@ pub async fn clause_12_stepping_away_and_coming_back_is_one_step(scope: &Scope) 
 
 /// A member that comes in the place of one that is away has joined later than all that
 /// are there, and stays so: the group works for what its oldest member works for.
-pub async fn clause_12_who_comes_in_the_place_of_one_that_is_away_has_joined_last(scope: &Scope) {
+pub async fn clause_12_the_replacement_of_an_away_member_has_joined_last(scope: &Scope) {
     let (mut a, b) = (scope.joined("a", 1).await, scope.joined("b", 2).await);
     let in_place = a.member.instance_id.clone();
     let is_last = async |what: &str| {
@@ -129,7 +129,7 @@ pub async fn clause_12_who_comes_in_the_place_of_one_that_is_away_has_joined_las
 }
 
 /// Many lives of the member that is away register at once: one gets the place, the others hear that it is taken.
-pub async fn clause_12_of_many_that_come_back_one_wins(scope: &Scope) {
+pub async fn clause_12_of_many_that_return_one_wins(scope: &Scope) {
     let a = scope.joined("a", 1).await;
     scope.stepped_away(&a, LONG).await;
     let won = scope.race_for("a", 2..8).await;
@@ -137,7 +137,7 @@ pub async fn clause_12_of_many_that_come_back_one_wins(scope: &Scope) {
 }
 
 /// Nothing of its absence is left once it is back, under whatever incarnation: the next death is a death.
-pub async fn clause_12_who_came_back_and_died_is_gone(scope: &Scope) {
+pub async fn clause_12_a_member_that_returned_and_died_is_gone(scope: &Scope) {
     for (former, next) in [(1, 2), (3, 3)] {
         let a = scope.joined("a", former).await;
         scope.stepped_away(&a, LONG).await;
@@ -159,7 +159,7 @@ pub async fn clause_12_only_a_living_record_steps_away(scope: &Scope) {
 }
 
 /// Deregistering ends an absence, for its own life alone.
-pub async fn clause_12_who_is_away_can_be_taken_out(scope: &Scope) {
+pub async fn clause_12_an_away_member_can_be_removed(scope: &Scope) {
     let a = scope.joined("a", 1).await;
     scope.stepped_away(&a, LONG).await;
     scope.backend.deregister(&scope.registration("a", 2).record_id()).await.expect("another life's is no error");

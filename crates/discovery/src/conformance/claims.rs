@@ -78,7 +78,7 @@ impl Scope {
     async fn read(&self) -> BTreeMap<Resource, Claim> {
         let mut stream = claims(&*self.peer).watch_claims(&self.group, self.ttl / 2);
         let mut table = ReaderTable::default();
-        table.until(&mut stream, SOON, "any news", |_| true).await;
+        table.until(&mut stream, SOON, "any event", |_| true).await;
         table.claims
     }
 }
@@ -129,8 +129,8 @@ impl ReaderTable {
         what: &str,
         wanted: impl Fn(&BTreeMap<Resource, Claim>) -> bool,
     ) {
-        let wanted = |news| {
-            if let Ok(event) = news {
+        let wanted = |event| {
+            if let Ok(event) = event {
                 self.take(event);
             }
             (self.begun && wanted(&self.claims)).then_some(())
@@ -431,7 +431,7 @@ pub async fn claims_06_no_change_is_lost(scope: &Scope) {
 }
 
 /// A watch reports the claims of a dead member as free.
-pub async fn claims_06_a_death_is_news(scope: &Scope) {
+pub async fn claims_06_a_death_is_reported(scope: &Scope) {
     let ttl = scope.soon_enough();
     let b = scope.claimant("b", 2).await;
     let mut stream = claims(&*scope.peer).watch_claims(&scope.group, scope.ttl / 2);
@@ -485,7 +485,7 @@ macro_rules! claims_conformance_tests {
             claims_05_no_member_releases_what_is_not_theirs
             claims_06_the_watch_begins_with_everything
             claims_06_no_change_is_lost
-            claims_06_a_death_is_news
+            claims_06_a_death_is_reported
             claims_06_silence_is_proven
             claims_07_the_store_is_one_and_a_floor_lifts_its_epochs
             claims_08_thousands_in_one_call

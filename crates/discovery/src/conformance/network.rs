@@ -18,7 +18,7 @@ const LIMIT: Duration = Duration::from_millis(200);
 /// How long the proxy holds back such a call.
 const SLOWNESS: Duration = Duration::from_millis(700);
 const CHANGES: u64 = 1_000;
-const MEMBERS_MOST: usize = 100;
+const MEMBERS_MAX: usize = 100;
 /// A member that nothing happens to.
 const STEADY: &str = "steady";
 
@@ -98,7 +98,7 @@ pub async fn a_thousand_changes(
             (8, Some(id)) => drop(members.remove(&id)),
             _ => reset(place),
         }
-        if members.len() > MEMBERS_MOST {
+        if members.len() > MEMBERS_MAX {
             members.pop_first();
         }
     }

@@ -91,7 +91,7 @@ pub async fn clause_05_silence_is_proven(scope: &Scope) {
 }
 
 /// Renewals of others cause no new revision.
-pub async fn clause_05_renewals_are_no_news(scope: &Scope) {
+pub async fn clause_05_renewals_are_not_reported(scope: &Scope) {
     let a = scope.joined("a", 1).await;
     let before = scope.view().await.revision();
     for _ in 0..5 {

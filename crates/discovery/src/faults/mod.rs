@@ -27,7 +27,7 @@ pub struct FaultRates {
     pub fail_before: f64,
     /// A call was carried out and its answer is lost.
     pub fail_after: f64,
-    /// A call, its answer, or a watch's news, comes late, by up to [`FaultRates::delay_max`].
+    /// A call, its answer, or an event of a watch, comes late, by up to [`FaultRates::delay_max`].
     pub delay: f64,
     /// The longest delay.
     pub delay_max: Duration,
@@ -63,7 +63,7 @@ impl FaultRates {
 }
 
 /// Any backend, with faults drawn from a seed: the same calls in the same order meet the same faults. A failed call is retryable; a
-/// withheld change is delivered with the next news, so that no view goes back and none is lost for good.
+/// withheld change is delivered with the next event, so that no view goes back and none is lost for good.
 ///
 /// Clones share the state.
 #[derive(Clone)]
@@ -257,9 +257,9 @@ impl Discovery for Faults {
         self.changing("deregister", |inner| async move { inner.deregister(&record_id).await }).await
     }
 
-    async fn step_away(&self, registration: &Registration, grace: Duration) -> Result<()> {
+    async fn step_away(&self, registration: &Registration, rejoin_grace: Duration) -> Result<()> {
         let registration = registration.clone();
-        self.changing("step_away", move |inner| async move { inner.step_away(&registration, grace).await }).await
+        self.changing("step_away", move |inner| async move { inner.step_away(&registration, rejoin_grace).await }).await
     }
 
     async fn members(&self, group: &GroupName) -> Result<ViewSnapshot> {

@@ -10,7 +10,7 @@ use super::{FaultState, injected, with};
 use crate::{ClaimChange, ClaimsEvent, Result, ViewSnapshot, WatchEvent};
 
 /// Events that can be merged with an event withheld before them.
-pub(super) trait WatchNews: Clone + Send + 'static {
+pub(super) trait MergeableEvent: Clone + Send + 'static {
     /// Both in one.
     fn after(self, withheld: Self) -> Self;
 
@@ -18,7 +18,7 @@ pub(super) trait WatchNews: Clone + Send + 'static {
     fn is_change(&self) -> bool;
 }
 
-impl WatchNews for WatchEvent {
+impl MergeableEvent for WatchEvent {
     fn after(self, withheld: Self) -> Self {
         match (self, withheld) {
             (Self::Proven(at), Self::View(known)) => Self::View(ViewSnapshot { proven: at.max(known.proven), ..known }),
@@ -31,7 +31,7 @@ impl WatchNews for WatchEvent {
     }
 }
 
-impl WatchNews for ClaimsEvent {
+impl MergeableEvent for ClaimsEvent {
     fn after(self, withheld: Self) -> Self {
         match (self, withheld) {
             (Self::Proven(at), Self::All { claims, proven }) => Self::All { claims, proven: at.max(proven) },
@@ -59,14 +59,17 @@ impl WatchNews for ClaimsEvent {
     }
 }
 
-/// `news` with faults drawn from `state`.
-pub(super) fn faulty<E: WatchNews>(news: BoxStream<'static, Result<E>>, state: Arc<Mutex<FaultState>>) -> BoxStream<'static, Result<E>> {
-    let watch = FaultyWatch { news, state, withheld: None, again: None };
-    unfold(watch, |mut watch| async move { watch.next().await.map(|news| (news, watch)) }).boxed()
+/// `events` with faults drawn from `state`.
+pub(super) fn faulty<E: MergeableEvent>(
+    events: BoxStream<'static, Result<E>>,
+    state: Arc<Mutex<FaultState>>,
+) -> BoxStream<'static, Result<E>> {
+    let watch = FaultyWatch { events, state, withheld: None, again: None };
+    unfold(watch, |mut watch| async move { watch.next().await.map(|event| (event, watch)) }).boxed()
 }
 
 struct FaultyWatch<E> {
-    news: BoxStream<'static, Result<E>>,
+    events: BoxStream<'static, Result<E>>,
     state: Arc<Mutex<FaultState>>,
     /// Changes that were not delivered.
     withheld: Option<E>,
@@ -74,13 +77,13 @@ struct FaultyWatch<E> {
     again: Option<E>,
 }
 
-impl<E: WatchNews> FaultyWatch<E> {
+impl<E: MergeableEvent> FaultyWatch<E> {
     async fn next(&mut self) -> Option<Result<E>> {
         if let Some(event) = self.again.take() {
             return Some(Ok(event));
         }
         loop {
-            let news = self.news.next().await;
+            let next = self.events.next().await;
             let (late, fails, drops, repeats) = with(&self.state, |state| {
                 let (late, rates) = (state.delay(), state.rates);
                 let fails = state.happens("FailWatch", rates.fail_watch);
@@ -88,7 +91,7 @@ impl<E: WatchNews> FaultyWatch<E> {
                 (late, fails, drops, state.happens("RepeatEvent", rates.repeat_event))
             });
             tokio::time::sleep(late).await;
-            let event = match (news, self.withheld.take()) {
+            let event = match (next, self.withheld.take()) {
                 (Some(Ok(event)), Some(withheld)) => event.after(withheld),
                 (Some(Ok(event)), None) => event,
                 (Some(Err(error)), withheld) => {
@@ -98,7 +101,7 @@ impl<E: WatchNews> FaultyWatch<E> {
                 (None, withheld) => return withheld.map(Ok),
             };
             if fails || drops {
-                self.withheld = Some(event).filter(WatchNews::is_change);
+                self.withheld = Some(event).filter(MergeableEvent::is_change);
                 if fails {
                     return Some(Err(injected("watch", "nothing can be proven")));
                 }

@@ -28,7 +28,7 @@ pub(super) struct FeedState<T> {
 /// One watched group.
 pub(super) struct GroupState<T> {
     pub(super) group: GroupName,
-    pub(super) news: watch::Sender<FeedState<T>>,
+    pub(super) feed_state: watch::Sender<FeedState<T>>,
     /// Notified when a watch comes or leaves.
     pub(super) wake: Notify,
     interest: Mutex<Interest>,
@@ -46,7 +46,7 @@ struct Interest {
 impl<T> GroupState<T> {
     pub(super) fn new(group: GroupName) -> Self {
         let nothing = FeedState { shown: None, shows: 0, proven: Moment::ZERO, failure: None, failures: 0, over: false };
-        Self { group, news: watch::Sender::new(nothing), wake: Notify::new(), interest: Mutex::default() }
+        Self { group, feed_state: watch::Sender::new(nothing), wake: Notify::new(), interest: Mutex::default() }
     }
 
     fn interest(&self) -> MutexGuard<'_, Interest> {
@@ -90,13 +90,13 @@ impl<T: Watched> Feed<T> {
 
     /// The last state shown.
     pub fn latest(&self) -> Option<Arc<T>> {
-        self.group_state.news.borrow().shown.clone()
+        self.group_state.feed_state.borrow().shown.clone()
     }
 
     /// A new watch waits for a read that begins after it came.
     pub fn has_newcomer(&self) -> bool {
         let newest = self.group_state.interest().newest;
-        self.group_state.news.borrow().proven < newest
+        self.group_state.feed_state.borrow().proven < newest
     }
 
     /// Whether a proof of `now` is needed by a watch: a newcomer waits, a failure is over, or the pace wants it. For a source that
@@ -104,22 +104,22 @@ impl<T: Watched> Feed<T> {
     pub fn wants_proof(&self, now: Moment) -> bool {
         let Some(pace) = self.pace() else { return false };
         let due = {
-            let news = self.group_state.news.borrow();
-            news.failure.is_some() || now >= news.proven.plus(pace)
+            let state = self.group_state.feed_state.borrow();
+            state.failure.is_some() || now >= state.proven.plus(pace)
         };
         due || self.has_newcomer()
     }
 
     /// Shows the group, and since when that is known to be current. Without that it is as new as the last proof.
     pub fn show(&self, shown: Arc<T>, proven: Option<Moment>) {
-        self.group_state.news.send_if_modified(|news| {
+        self.group_state.feed_state.send_if_modified(|state| {
             if let Some(proven) = proven {
-                news.prove(proven);
+                state.prove(proven);
             }
-            // The same members at a later revision are news too: a watch's caller may have read another view in between.
-            let is_new = news.shown.as_ref() != Some(&shown);
+            // The same members at a later revision are reported too: a watch's caller may have read another view in between.
+            let is_new = state.shown.as_ref() != Some(&shown);
             if is_new {
-                (news.shown, news.shows) = (Some(shown), news.shows + 1);
+                (state.shown, state.shows) = (Some(shown), state.shows + 1);
             }
             is_new || proven.is_some()
         });
@@ -127,12 +127,12 @@ impl<T: Watched> Feed<T> {
 
     /// Nothing has changed: the state shown was still current at that moment.
     pub fn prove(&self, at: Moment) {
-        self.group_state.news.send_modify(|news| news.prove(at));
+        self.group_state.feed_state.send_modify(|state| state.prove(at));
     }
 
     /// The group cannot be read at present. Every failure reaches the watches.
     pub fn fail(&self, error: Error) {
-        self.group_state.news.send_modify(|news| (news.failure, news.failures) = (Some(error), news.failures + 1));
+        self.group_state.feed_state.send_modify(|state| (state.failure, state.failures) = (Some(error), state.failures + 1));
     }
 
     /// Waits until a watch comes or leaves; returns at once if that has happened since the last call.
@@ -161,6 +161,6 @@ impl<T> Drop for Feed<T> {
     /// The reader's runtime may end under watches of another one: they notice, and the first has the group read again.
     fn drop(&mut self) {
         self.hub.watched().remove(&self.group_state);
-        self.group_state.news.send_modify(|news| news.over = true);
+        self.group_state.feed_state.send_modify(|state| state.over = true);
     }
 }

@@ -61,12 +61,12 @@ async fn keep_up<T: Watched, R: GroupReader<T>>(reader: &mut R, feed: &Feed<T>, 
     reader.open(feed).await?;
     while let Some(pace) = feed.pace() {
         let prove = tokio::select! {
-            news = reader.next(feed) => {
-                news?;
+            read = reader.next(feed) => {
+                read?;
                 backoff.reset();
                 false
             }
-            // A new watch wants news proven after it came.
+            // A new watch wants a state proven after it came.
             () = feed.stirred() => feed.has_newcomer(),
             () = sleep_until(proven + pace * 3 / 4), if !R::NEXT_PROVES => true,
         };

@@ -1,7 +1,7 @@
 //! One reader per group feeds all watches of that group in this process, for backends where reading costs something.
 //!
 //! A backend says in a [`GroupReader`] how one group is read, and [`follow`] drives it for as long as the group is watched. [`Hub::watch`]
-//! makes of that the streams that the contract asks for, each in order and at its own pace. Watches see the newest news only, so nothing
+//! makes of that the streams that the contract asks for, each in order and at its own pace. Watches see the newest state only, so nothing
 //! can pile up, and a first view is never from a read that began before its watch.
 //!
 //! What is shown of a group is a [`Watched`]: its view, or its [`ClaimTable`](crate::ClaimTable). A backend has a hub for each.
@@ -95,7 +95,7 @@ impl<T: Watched> Hub<T> {
         group_state.enter(pace, since);
         drop(watched);
         let subscription =
-            Subscription { news: group_state.news.subscribe(), pace, group_state: Arc::clone(&group_state), hub: self.clone() };
+            Subscription { feed_state: group_state.feed_state.subscribe(), pace, group_state: Arc::clone(&group_state), hub: self.clone() };
         if is_new {
             (self.0.start)(Feed { group_state, hub: self.clone() });
         }
@@ -121,7 +121,7 @@ impl<T> WatchedGroups<T> {
 
 /// One watch's place. Dropping it ends the work for it.
 struct Subscription<T: 'static> {
-    news: tokio::sync::watch::Receiver<FeedState<T>>,
+    feed_state: tokio::sync::watch::Receiver<FeedState<T>>,
     pace: Duration,
     group_state: Arc<GroupState<T>>,
     hub: Hub<T>,

@@ -25,7 +25,7 @@ pub trait Watched: PartialEq + Send + Sync + 'static {
     const OPERATION: &'static str;
 
     /// The event for a watch that has delivered `before` and now sees `now`; `None` if nothing is new.
-    fn news(before: Option<&Self>, now: &Arc<Self>, proven: Moment) -> Option<Self::Event>;
+    fn event(before: Option<&Self>, now: &Arc<Self>, proven: Moment) -> Option<Self::Event>;
 
     /// Nothing is new; the last state was still current at this moment.
     fn proven(at: Moment) -> Self::Event;
@@ -35,7 +35,7 @@ impl Watched for View {
     type Event = WatchEvent;
     const OPERATION: &'static str = "watch";
 
-    fn news(_before: Option<&Self>, now: &Arc<Self>, proven: Moment) -> Option<WatchEvent> {
+    fn event(_before: Option<&Self>, now: &Arc<Self>, proven: Moment) -> Option<WatchEvent> {
         Some(WatchEvent::View(ViewSnapshot { view: Arc::clone(now), proven }))
     }
 
@@ -49,7 +49,7 @@ impl Watched for ClaimTable {
     type Event = ClaimsEvent;
     const OPERATION: &'static str = "watch_claims";
 
-    fn news(before: Option<&Self>, now: &Arc<Self>, proven: Moment) -> Option<ClaimsEvent> {
+    fn event(before: Option<&Self>, now: &Arc<Self>, proven: Moment) -> Option<ClaimsEvent> {
         let Some(before) = before else {
             return Some(ClaimsEvent::All { claims: now.0.clone().into_iter().collect(), proven });
         };
@@ -88,13 +88,13 @@ impl<T: Watched> Watcher<T> {
                 continue;
             };
             let (event, over) = {
-                let news = subscription.news.borrow_and_update();
-                (self.seen.event(&news, self.prove_every), news.over)
+                let state = subscription.feed_state.borrow_and_update();
+                (self.seen.event(&state, self.prove_every), state.over)
             };
             if let Some(event) = event {
                 return event;
             }
-            if over || subscription.news.changed().await.is_err() {
+            if over || subscription.feed_state.changed().await.is_err() {
                 (self.subscription, self.pause) = (None, Some(RESTART_PAUSE));
             }
         }
@@ -115,7 +115,7 @@ impl<T: Watched> Watcher<T> {
 
 /// What this watch has delivered already.
 struct DeliveredState<T> {
-    /// Reads that began before this watch did are not its first news: they may miss what its caller knows.
+    /// Reads that began before this watch did are not its first events: they may miss what its caller knows.
     since: Moment,
     sent: Option<Arc<T>>,
     shows: u64,
@@ -129,28 +129,28 @@ impl<T: Watched> DeliveredState<T> {
         Self { since, sent: None, shows: 0, failures: 0, failed: false, proven: Moment::ZERO }
     }
 
-    fn event(&mut self, news: &FeedState<T>, prove_every: Duration) -> Option<Result<T::Event>> {
-        if let Some(failure) = &news.failure
-            && news.failures != self.failures
+    fn event(&mut self, state: &FeedState<T>, prove_every: Duration) -> Option<Result<T::Event>> {
+        if let Some(failure) = &state.failure
+            && state.failures != self.failures
         {
-            (self.failures, self.failed) = (news.failures, true);
+            (self.failures, self.failed) = (state.failures, true);
             return Some(Err(failure.clone()));
         }
-        let now = news.shown.as_ref().filter(|_| news.proven >= self.since)?;
-        if news.shows != self.shows {
-            self.shows = news.shows;
-            let event = T::news(self.sent.as_deref(), now, news.proven);
+        let now = state.shown.as_ref().filter(|_| state.proven >= self.since)?;
+        if state.shows != self.shows {
+            self.shows = state.shows;
+            let event = T::event(self.sent.as_deref(), now, state.proven);
             self.sent = Some(Arc::clone(now));
             if let Some(event) = event {
-                (self.proven, self.failed) = (news.proven, false);
+                (self.proven, self.failed) = (state.proven, false);
                 return Some(Ok(event));
             }
         }
-        let recovered = self.failed && news.proven > self.proven;
+        let recovered = self.failed && state.proven > self.proven;
         // Readers prove a little more often than the quickest watch wants it.
-        if recovered || news.proven >= self.proven.plus(prove_every / 2) {
-            (self.failed, self.proven) = (false, news.proven);
-            return Some(Ok(T::proven(news.proven)));
+        if recovered || state.proven >= self.proven.plus(prove_every / 2) {
+            (self.failed, self.proven) = (false, state.proven);
+            return Some(Ok(T::proven(state.proven)));
         }
         None
     }

@@ -129,9 +129,9 @@ impl Discovery for MemoryBackend {
             let member = Member { joined, ..member.clone() };
             let stored = StoredRecord { member, ends: started.plus(*ttl), renewals };
             // A member that registers again as it was changes nothing that others see.
-            let is_news = records.get(&stored.member.instance_id).is_none_or(|before| before.member != stored.member);
+            let is_change = records.get(&stored.member.instance_id).is_none_or(|before| before.member != stored.member);
             records.insert(stored.member.instance_id.clone(), stored);
-            if is_news {
+            if is_change {
                 groups.changed(group);
             }
             Ok(Grant { started, ttl: *ttl })
@@ -163,7 +163,7 @@ impl Discovery for MemoryBackend {
         })
     }
 
-    async fn step_away(&self, registration: &Registration, grace: Duration) -> Result<()> {
+    async fn step_away(&self, registration: &Registration, rejoin_grace: Duration) -> Result<()> {
         let record_id = registration.record_id();
         self.with_groups("step_away", |groups, now| {
             if groups.there(&record_id, now).is_some_and(|stored| stored.is_away()) {
@@ -171,7 +171,7 @@ impl Discovery for MemoryBackend {
             }
             let stored = groups.own(&record_id, now, "step_away")?;
             stored.member = Member { joined: stored.member.joined, ..registration.away_member() };
-            stored.ends = now.plus(grace);
+            stored.ends = now.plus(rejoin_grace);
             groups.changed(&record_id.group);
             Ok(())
         })

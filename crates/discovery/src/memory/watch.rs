@@ -40,7 +40,7 @@ impl WatchSubject for ClaimTable {
     }
 }
 
-/// A stream of news about a group.
+/// A stream of events about a group.
 pub(super) fn follow<T: WatchSubject>(
     backend: &MemoryBackend,
     group: &GroupName,
@@ -68,10 +68,10 @@ struct MemoryWatcher<T> {
 impl<T: WatchSubject> MemoryWatcher<T> {
     async fn next(&mut self) -> Result<T::Event> {
         loop {
-            // From here on, so that no change after the look is missed.
+            // From here on, so that no change after the poll is missed.
             let store = Arc::clone(&self.backend.store);
             let changed = store.changes.notified();
-            let wait = match self.look() {
+            let wait = match self.poll() {
                 Err(error) => {
                     // One error per cut; then silence until something changes.
                     self.sent = None;
@@ -80,12 +80,12 @@ impl<T: WatchSubject> MemoryWatcher<T> {
                     }
                     self.prove_every
                 }
-                Ok((now, news, next_end)) => {
+                Ok((now, event, next_end)) => {
                     self.cut = false;
                     let prove_at = self.proven.plus(self.prove_every);
-                    if news.is_some() || now >= prove_at {
+                    if event.is_some() || now >= prove_at {
                         self.proven = now;
-                        return Ok(news.unwrap_or_else(|| T::proven(now)));
+                        return Ok(event.unwrap_or_else(|| T::proven(now)));
                     }
                     next_end.map_or(prove_at, |end| end.min(prove_at)).since(now)
                 }
@@ -95,22 +95,22 @@ impl<T: WatchSubject> MemoryWatcher<T> {
         }
     }
 
-    /// The present moment, the news if there are any, and when the next record expires.
-    fn look(&mut self) -> Result<(Moment, Option<T::Event>, Option<Moment>)> {
+    /// The present moment, the event if there is one, and when the next record expires.
+    fn poll(&mut self) -> Result<(Moment, Option<T::Event>, Option<Moment>)> {
         let Self { backend, group: name, sent, .. } = self;
         backend.with_groups(T::OPERATION, |groups, now| {
             groups.reap(name, now);
             let group = groups.by_name.get(name);
-            // What other groups do is no news to one without records.
+            // What other groups do is no change to one without records.
             let mark = group.map_or(0, T::mark);
             let next_end = group.and_then(|group| group.records.values().map(|stored| stored.ends).min());
             if sent.as_ref().is_some_and(|(seen, _)| *seen == mark) {
                 return Ok((now, None, next_end));
             }
             let read = T::read(groups, name);
-            let news = T::news(sent.as_ref().map(|(_, shown)| &**shown), &read, now);
+            let event = T::event(sent.as_ref().map(|(_, shown)| &**shown), &read, now);
             *sent = Some((mark, read));
-            Ok((now, news, next_end))
+            Ok((now, event, next_end))
         })
     }
 }

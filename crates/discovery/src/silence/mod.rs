@@ -1,25 +1,26 @@
 //! Which members have been silent for a granted TTL, by the observer's own clock. For backends whose server does not end leases safely.
 //!
 //! Each renewal changes a number in the store, the record's *beat*: a renewal count in PostgreSQL, the sequence of a subject in NATS. An
-//! observer that sees one beat for a whole TTL buries the record: it deletes it on the condition that the beat has not changed.
+//! observer that sees one beat for a whole TTL evicts the record: it deletes it on the condition that the beat has not changed.
 //! [`Silence`] decides that for one process and one group, without clock and I/O. The backend hands in what it saw and how its own writes
-//! went, carries out each [`Burial`], and writes no later than at [`Silence::look_at`].
+//! went, carries out each [`Eviction`], and writes no later than at [`Silence::next_write`].
 //!
-//! **No burial hits a valid lease.** Let `s` be the latest start of a renewal that the store carried out, by the member's own clock. The
+//! **No eviction hits a valid lease.** Let `s` be the latest start of a renewal that the store carried out, by the member's own clock. The
 //! member's deadline is at most `s` plus 0.99 of the TTL. The observer received the present beat after `s` and decides when its own clock
 //! has advanced by the TTL since. The rates of two clocks differ by at most 1 %, so by then the member's clock has passed the deadline. A
 //! renewal that is carried out later changes the beat, and the condition fails.
 //!
-//! **An outage buries no living member.** Silence ends at the *start* of the observer's last answered write, because until then the store
+//! **An outage evicts no living member.** Silence ends at the *start* of the observer's last answered write, because until then the store
 //! took writes. An observer whose write failed, whose link broke, or whose writes were more than two thirds of a TTL apart begins all
 //! timers anew at its next answered write. By then the others can write too, and they renew within a TTL.
 //!
 //! What the backend must keep to:
 //!
-//! - A beat never repeats for a record, not even if the same incarnation registers again after its burial. A late burial would delete it.
-//! - `now` is the time at which the backend handles the news: neither the start of the read, nor any time of the server.
-//! - [`SilenceInput::Written`] comes after all news of what the store carried out before that write.
-//! - If the store refuses a burial, the backend reads the record and hands in the result. A store that lost a beat reports no deletion.
+//! - A beat never repeats for a record, not even if the same incarnation registers again after its eviction. A late eviction would delete
+//!   it.
+//! - `now` is the time at which the backend handles the input: neither the start of the read, nor any time of the server.
+//! - [`SilenceInput::Written`] comes after all inputs about what the store carried out before that write.
+//! - If the store refuses an eviction, the backend reads the record and hands in the result. A store that lost a beat reports no deletion.
 
 mod guards;
 #[cfg(test)]
@@ -28,7 +29,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use shardwise_core::mistakes::{counts_silence_in_outages, takes_absence_for_burial};
+use shardwise_core::mistakes::{counts_silence_in_outages, takes_absence_for_eviction};
 use shardwise_core::{Incarnation, InstanceId, Moment};
 
 use crate::RecordId;
@@ -46,35 +47,35 @@ pub struct SeenRecord {
     pub beat: Option<u64>,
 }
 
-/// News for the observer.
+/// What the observer learns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SilenceInput {
     /// The whole group. Members that are missing here are gone.
     Listed(Vec<SeenRecord>),
     /// One record, or its beat.
     Seen(SeenRecord),
-    /// A record was deleted: its member left or was buried.
+    /// A record was deleted: its member left or was evicted.
     Gone(RecordId),
     /// The store answered a write of this process that began at `started`: a renewal, a registration (even a refused one), a probe.
     Written {
         /// When the request began.
         started: Moment,
     },
-    /// A write of this process failed or was given up, or the link to the store broke, so that news may be missing.
+    /// A write of this process failed or was given up, or the link to the store broke, so that inputs may be missing.
     Interrupted,
     /// The members of this process in the group, registered or about to register. Replaces the former ones. Without any it guards all.
     Mine(BTreeSet<InstanceId>),
     /// The records for whose end this process waits, each with its TTL: holders of claims that it wants, and the record that has its id in
-    /// use. Replaces the former ones. Those whose burial was seen do not belong here.
+    /// use. Replaces the former ones. Those whose eviction was seen do not belong here.
     Waits(Vec<(RecordId, Duration)>),
 }
 
 /// A record to delete, and the condition of the deletion.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Burial {
+pub struct Eviction {
     /// The record.
     pub record: RecordId,
-    /// The record must still have this beat. `None`: there must still be no beat, and the burial is a tombstone that says so.
+    /// The record must still have this beat. `None`: there must still be no beat, and the eviction is a tombstone that says so.
     pub seen: Option<u64>,
 }
 
@@ -91,7 +92,7 @@ impl SilenceTimer {
     }
 
     /// When a write must begin: at the end, and half a TTL after the last one, so that no gap comes between.
-    fn look_at(self, proven: Moment) -> Moment {
+    fn next_write(self, proven: Moment) -> Moment {
         let next = proven.plus(self.ttl / 2);
         if self.ends() > proven { next.min(self.ends()) } else { next }
     }
@@ -127,9 +128,9 @@ pub struct Silence {
 }
 
 impl Silence {
-    /// Handles one piece of news at `now`, and returns the records to bury: only after [`SilenceInput::Written`], and again after each
+    /// Handles one input at `now`, and returns the records to evict: only after [`SilenceInput::Written`], and again after each
     /// later one as long as the records are there.
-    pub fn step(&mut self, now: Moment, input: SilenceInput) -> Vec<Burial> {
+    pub fn step(&mut self, now: Moment, input: SilenceInput) -> Vec<Eviction> {
         let changed = match input {
             SilenceInput::Listed(records) => self.list(now, records),
             SilenceInput::Seen(seen) => self.see(now, seen),
@@ -162,11 +163,11 @@ impl Silence {
 
     /// When the next write must begin, if none does before: a renewal or a probe. `None` while there is nothing to observe. Also `None`
     /// before the first answered write and after an interruption: then the backend writes at its own pace.
-    pub fn look_at(&self) -> Option<Moment> {
+    pub fn next_write(&self) -> Option<Moment> {
         let proven = self.proven?;
         let observed = self.observed.values().filter(|observed| observed.guarded).map(|observed| observed.timer);
         let absent = self.waits.values().filter_map(|awaited| awaited.absent);
-        observed.chain(absent).map(|timer| timer.look_at(proven)).min()
+        observed.chain(absent).map(|timer| timer.next_write(proven)).min()
     }
 
     /// The members whose beats this process needs: those that it guards, and those for whose end it waits.
@@ -219,13 +220,13 @@ impl Silence {
         self.proven = last.max(Some(started));
     }
 
-    fn silent(&self) -> Vec<Burial> {
+    fn silent(&self) -> Vec<Eviction> {
         let Some(proven) = self.proven else { return Vec::new() };
-        let is_over = |timer: SilenceTimer, seen: Option<u64>| timer.ends() <= proven || (seen.is_none() && takes_absence_for_burial());
+        let is_over = |timer: SilenceTimer, seen: Option<u64>| timer.ends() <= proven || (seen.is_none() && takes_absence_for_eviction());
         let observed = self.observed.values().filter(|observed| observed.guarded && is_over(observed.timer, observed.beat));
-        let observed = observed.map(|observed| Burial { record: observed.record.clone(), seen: observed.beat });
+        let observed = observed.map(|observed| Eviction { record: observed.record.clone(), seen: observed.beat });
         let absent = self.waits.values().filter(|awaited| awaited.absent.is_some_and(|timer| is_over(timer, None)));
-        let absent = absent.map(|awaited| Burial { record: awaited.record.clone(), seen: None });
+        let absent = absent.map(|awaited| Eviction { record: awaited.record.clone(), seen: None });
         observed.chain(absent).collect()
     }
 

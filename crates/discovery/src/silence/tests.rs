@@ -1,4 +1,4 @@
-//! Scenarios as lists: a time, the news, then the expected burials.
+//! Scenarios as lists: a time, the input, then the expected evictions.
 
 use shardwise_core::GroupName;
 
@@ -46,9 +46,9 @@ fn waits(name: &str) -> SilenceInput {
 }
 
 fn step(silence: &mut Silence, (ms, input, expected): &Step<'_>) {
-    let burials = silence.step(at(*ms), input.clone());
-    let burials: Vec<_> = burials.iter().map(|burial| (burial.record.instance_id.as_str(), burial.seen)).collect();
-    assert_eq!(burials, *expected, "at {ms} ms: {input:?}");
+    let evictions = silence.step(at(*ms), input.clone());
+    let evictions: Vec<_> = evictions.iter().map(|eviction| (eviction.record.instance_id.as_str(), eviction.seen)).collect();
+    assert_eq!(evictions, *expected, "at {ms} ms: {input:?}");
 }
 
 fn run(steps: &[Step<'_>]) -> Silence {
@@ -60,7 +60,7 @@ fn run(steps: &[Step<'_>]) -> Silence {
 }
 
 #[test]
-fn a_beat_that_stays_for_a_ttl_is_buried_under_that_beat() {
+fn a_beat_that_stays_for_a_ttl_is_evicted_under_that_beat() {
     let mut silence = run(&[
         (0, mine("me"), NONE),
         (5, listed(&[("b", 7), ("c", 1)]), NONE),
@@ -69,7 +69,7 @@ fn a_beat_that_stays_for_a_ttl_is_buried_under_that_beat() {
         (2_000, seen("c", 2), NONE),
         (2_010, written(2_000), NONE),
     ]);
-    assert_eq!(silence.look_at(), Some(at(3_010)), "the first answered write began the timers");
+    assert_eq!(silence.next_write(), Some(at(3_010)), "the first answered write began the timers");
     let rest: &[Step<'_>] = &[
         // Answered late enough, but begun too early: the store may have stopped in between.
         (3_050, written(3_009), NONE),
@@ -116,8 +116,8 @@ fn another_incarnation_and_another_ttl_begin_anew() {
         (7_010, written(7_000), NONE),
         (9_030, written(9_020), NONE),
     ]);
-    let burials = silence.step(at(9_060), written(9_040));
-    assert_eq!(burials, [Burial { record: record("b", 2), seen: Some(7) }]);
+    let evictions = silence.step(at(9_060), written(9_040));
+    assert_eq!(evictions, [Eviction { record: record("b", 2), seen: Some(7) }]);
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn reading_alone_accuses_no_member() {
         (8_000, seen("b", 7), NONE),
         (8_010, written(8_000), NONE),
     ]);
-    assert_eq!(silence.look_at(), Some(at(8_000 + 1_500)));
+    assert_eq!(silence.next_write(), Some(at(8_000 + 1_500)));
 }
 
 /// Store and members are all well at 9,000 ms, but the others have not renewed yet.
@@ -140,7 +140,7 @@ fn after_an_interruption_all_timers_begin_with_the_first_answered_write() {
         (1_010, written(1_000), NONE),
         (2_000, SilenceInput::Interrupted, NONE),
     ]);
-    assert_eq!(silence.look_at(), None);
+    assert_eq!(silence.next_write(), None);
     let rest: &[Step<'_>] = &[
         (9_000, listed(&[("b", 7), ("c", 1)]), NONE),
         (9_010, written(9_000), NONE),
@@ -192,11 +192,11 @@ fn a_member_that_leaves_or_is_missing_from_a_list_is_forgotten() {
         (1_510, written(1_500), NONE),
         (3_100, written(3_050), NONE),
     ]);
-    assert_eq!((silence.look_at(), silence.guarded().count()), (None, 0));
+    assert_eq!((silence.next_write(), silence.guarded().count()), (None, 0));
 }
 
 #[test]
-fn an_absent_holder_is_buried_after_a_ttl_of_absence() {
+fn an_absent_holder_is_evicted_after_a_ttl_of_absence() {
     run(&[
         (0, listed(&[("c", 1)]), NONE),
         (10, written(0), NONE),
@@ -217,13 +217,13 @@ fn an_absent_holder_is_buried_after_a_ttl_of_absence() {
         (3_600, SilenceInput::Gone(record("b", 1)), NONE),
         (5_000, written(4_990), NONE),
     ]);
-    assert_eq!(silence.look_at(), Some(at(4_990 + 1_500)), "the absence began at 3,600");
+    assert_eq!(silence.next_write(), Some(at(4_990 + 1_500)), "the absence began at 3,600");
     let silence = run(&[(0, waits("b"), NONE), (0, SilenceInput::Waits(Vec::new()), NONE), (10, written(0), NONE)]);
-    assert_eq!(silence.look_at(), None);
+    assert_eq!(silence.next_write(), None);
 }
 
 #[test]
-fn a_record_without_a_beat_is_buried_as_absent() {
+fn a_record_without_a_beat_is_evicted_as_absent() {
     let no_beat = SeenRecord { beat: None, ..seen_record("b", 0) };
     run(&[
         (0, SilenceInput::Seen(no_beat.clone()), NONE),
@@ -245,7 +245,7 @@ fn a_record_without_a_beat_is_buried_as_absent() {
 fn a_shorter_ttl_than_ones_own_asks_for_probes() {
     let brief = SeenRecord { ttl: Duration::from_secs(1), ..seen_record("b", 7) };
     let silence = run(&[(0, SilenceInput::Seen(brief), NONE), (0, written(0), NONE)]);
-    assert_eq!(silence.look_at(), Some(at(500)));
+    assert_eq!(silence.next_write(), Some(at(500)));
 }
 
 fn names(count: usize) -> Vec<String> {
@@ -292,8 +292,8 @@ fn a_holder_is_guarded_by_those_that_wait_for_its_claim_from_then_on() {
     }
     silence.step(at(2_500), waits(holder));
     assert_eq!(silence.guarded().count(), guarded.len() + 1);
-    let buried = |burials: Vec<Burial>| burials.iter().any(|burial| burial.record.instance_id == id(holder));
-    assert!(!buried(silence.step(at(3_100), written(3_050))), "its beat was not followed before");
-    assert!(!buried(silence.step(at(4_510), written(4_500))));
-    assert!(buried(silence.step(at(5_510), written(5_500))));
+    let evicted = |evictions: Vec<Eviction>| evictions.iter().any(|eviction| eviction.record.instance_id == id(holder));
+    assert!(!evicted(silence.step(at(3_100), written(3_050))), "its beat was not followed before");
+    assert!(!evicted(silence.step(at(4_510), written(4_500))));
+    assert!(evicted(silence.step(at(5_510), written(5_500))));
 }

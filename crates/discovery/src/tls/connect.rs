@@ -108,7 +108,7 @@ pub async fn connect_tls(
 
 /// Whether a server speaks TLS, whatever its certificate; `false` if that is not known within that time.
 pub async fn speaks_tls(host: &str, port: u16, within: Duration) -> bool {
-    let look = async {
+    let probe = async {
         let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().ok()?;
         let config = builder.with_root_certificates(RootCertStore::empty()).with_no_client_auth();
         let name = ServerName::try_from(host.to_owned()).ok()?;
@@ -119,7 +119,7 @@ pub async fn speaks_tls(host: &str, port: u16, within: Duration) -> bool {
             Err(error) => rustls_error(&error).map(|error| !matches!(error, rustls::Error::InvalidMessage(_))),
         }
     };
-    timeout(within, look).await.ok().flatten().unwrap_or(false)
+    timeout(within, probe).await.ok().flatten().unwrap_or(false)
 }
 
 /// rustls hands its errors out in an `io::Error`.

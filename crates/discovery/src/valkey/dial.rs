@@ -95,13 +95,13 @@ pub(super) async fn certificate_refusal(error: &RedisError, address: &ValkeyAddr
     if !address.tls || !has_hung_up(error) {
         return None;
     }
-    let look = async {
+    let probe = async {
         match connect(address, files, PROBE_LIMIT).await {
             Ok(mut stream) => stream.read_u8().await.err().map(|error| ConnectFailure::of_io(&error)),
             Err(failure) => Some(failure),
         }
     };
-    match timeout(PROBE_LIMIT, look).await {
+    match timeout(PROBE_LIMIT, probe).await {
         Ok(Some(ConnectFailure::ClientCertificate(why))) => Some(why),
         _ => None,
     }
@@ -122,11 +122,11 @@ async fn connect(address: &ValkeyAddress, files: &TlsFiles, tls_within: Duration
 
 /// Whether the server answers without TLS, whatever it answers.
 async fn speaks_plainly(address: &ValkeyAddress) -> bool {
-    let look = async {
+    let probe = async {
         let mut tcp = TcpStream::connect((address.host.as_str(), address.port)).await.ok()?;
         tcp.write_all(b"PING\r\n").await.ok()?;
         // A simple string, or an error such as that a password is needed.
         Some(matches!(tcp.read_u8().await.ok()?, b'+' | b'-'))
     };
-    timeout(PROBE_LIMIT, look).await.ok().flatten().unwrap_or(false)
+    timeout(PROBE_LIMIT, probe).await.ok().flatten().unwrap_or(false)
 }

@@ -35,7 +35,7 @@ mod bare {
     shardwise_discovery::notes_conformance_tests!(Memory(|m| Arc::new(m)); start_paused = true);
 }
 
-/// Late, merged and repeated news is within the contract; calls that fail are not what the suite is about.
+/// Late, merged and repeated events are within the contract; calls that fail are not what the suite is about.
 const AWKWARD: FaultRates =
     FaultRates { delay: 0.5, delay_max: Duration::from_millis(20), drop_event: 0.2, repeat_event: 0.5, ..FaultRates::NONE };
 

@@ -1,4 +1,4 @@
-//! What the wrapper for faults does to calls and news, and that a seed repeats it.
+//! What the wrapper for faults does to calls and events, and that a seed repeats it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -93,23 +93,23 @@ async fn a_call_is_carried_out_late_though_its_caller_is_cut_off_by_then() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn news_is_said_twice() {
+async fn an_event_is_repeated() {
     let (_, faults) = faulty(FaultRates { repeat_event: 1.0, ..FaultRates::NONE });
-    let mut news = faults.watch(&group(), PROVE_EVERY);
-    let first = news.next().await.expect("the watch goes on").expect("no fault");
-    assert_eq!(news.next().await.expect("the watch goes on").expect("no fault"), first);
+    let mut events = faults.watch(&group(), PROVE_EVERY);
+    let first = events.next().await.expect("the watch goes on").expect("no fault");
+    assert_eq!(events.next().await.expect("the watch goes on").expect("no fault"), first);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_change_that_was_kept_back_comes_with_the_next_news_and_not_in_its_old_shape() {
+async fn a_change_that_was_kept_back_comes_with_the_next_event_and_not_in_its_old_shape() {
     let (store, faults) = faulty(FaultRates::NONE);
-    let mut news = faults.watch(&group(), PROVE_EVERY);
-    assert!(matches!(news.next().await, Some(Ok(WatchEvent::View(_)))));
+    let mut events = faults.watch(&group(), PROVE_EVERY);
+    assert!(matches!(events.next().await, Some(Ok(WatchEvent::View(_)))));
     faults.set_rates(FaultRates { fail_watch: 1.0, ..FaultRates::NONE });
     store.register(&registration("a")).await.expect("the store answers");
-    assert!(news.next().await.expect("the watch goes on").is_err(), "the change is kept back, and the watch owns up to a fault");
+    assert!(events.next().await.expect("the watch goes on").is_err(), "the change is kept back, and the watch owns up to a fault");
     faults.set_rates(FaultRates::NONE);
-    let Some(Ok(WatchEvent::View(snapshot))) = news.next().await else { panic!("the next proof brings the view that was kept back") };
+    let Some(Ok(WatchEvent::View(snapshot))) = events.next().await else { panic!("the next proof brings the view that was kept back") };
     assert_eq!(snapshot.view.members().len(), 1);
 }
 

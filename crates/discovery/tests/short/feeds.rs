@@ -106,7 +106,7 @@ async fn who_comes_gets_no_view_from_a_read_that_began_before() {
     feed.prove(world.now());
     assert!(!feed.has_newcomer());
     says(&mut second, "view 1");
-    assert_eq!(next_view(&mut first), None, "no news to others");
+    assert_eq!(next_view(&mut first), None, "no event for others");
 }
 
 #[tokio::test(start_paused = true)]
@@ -254,7 +254,7 @@ async fn claims_are_reported_whole_and_then_by_what_has_changed_for_this_watch()
     assert_eq!(next_claims(&mut slow).as_deref(), Some("~ slot 2:8 slot 3:7"), "both changes at once");
     feed.show(table(&[(2, 8)]), Some(clock.now()));
     feed.show(table(&[(2, 8), (3, 7)]), Some(clock.now()));
-    assert_eq!(next_claims(&mut slow), None, "there and back is no news");
+    assert_eq!(next_claims(&mut slow), None, "there and back is no change");
     assert_eq!(next_claims(&mut quick).as_deref(), Some("~ slot 2:8 slot 3:7"));
     advance(PACE).await;
     feed.prove(clock.now());

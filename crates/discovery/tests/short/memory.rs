@@ -80,7 +80,7 @@ async fn a_watch_on_a_name_beyond_the_limit_sees_it_and_what_becomes_of_it() {
     assert!(matches!(next(&mut watch).await, WatchEvent::Proven(_)), "proven, not silent");
     store.deregister(&registration(7).record_id()).await.expect("leaves");
     store.register(&registration(GROUPS_MAX)).await.expect("there is room");
-    assert_eq!(view(&mut watch).await.view.members().len(), 1, "what other groups do is no news here");
+    assert_eq!(view(&mut watch).await.view.members().len(), 1, "what other groups do is not reported here");
 }
 
 #[tokio::test(start_paused = true)]
@@ -171,7 +171,7 @@ async fn outlives_an_earlier_renewal(registered_after: Duration) -> bool {
     renews_slowly(&store, TTL * 3 / 2).await;
     tokio::time::sleep(registered_after).await;
     store.register(&registration(0)).await.expect("register");
-    // Until a moment behind the look.
+    // Until a moment behind the poll.
     tokio::time::sleep((TTL * 23 / 16).saturating_sub(registered_after)).await;
     holds(&store).await
 }

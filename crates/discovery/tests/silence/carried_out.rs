@@ -2,9 +2,9 @@
 
 use crate::clock::MS;
 use crate::network::Call;
-use crate::process::{News, OWNED, Outgoing, PERIOD, Request};
+use crate::process::{Message, OWNED, Outgoing, PERIOD, Request};
 use crate::store::{ClaimOutcome, LifeId, WriteOutcome};
-use crate::world::{BuriedRecord, Cut, Fate, Worker, World};
+use crate::world::{Cut, EvictedRecord, Fate, Worker, World};
 
 impl World {
     pub(crate) fn carry_out(&mut self, call: Call) -> Result<(), String> {
@@ -26,7 +26,7 @@ impl World {
                 if lists && !self.polls && worker.link == link {
                     worker.subscribed = true;
                 }
-                self.answer(from, link, News::Written { attempt, outcome, list });
+                self.answer(from, link, Message::Written { attempt, outcome, list });
             }
             Request::Acquire { resource } => {
                 let outcome = self.store.acquire(life, resource);
@@ -34,11 +34,11 @@ impl World {
                     self.check_grant(from, resource)?;
                     self.figures.count("claims granted", 1);
                 }
-                self.answer(from, link, News::Acquired { attempt, outcome });
+                self.answer(from, link, Message::Acquired { attempt, outcome });
             }
-            Request::Bury { life: silent, seen, silent_since } => {
+            Request::Evict { life: silent, seen, silent_since } => {
                 let since = self.workers[from].process.clock.truth_of(silent_since);
-                return self.bury((from, link), silent, seen, since);
+                return self.evict((from, link), silent, seen, since);
             }
             Request::Leave => {
                 if self.store.end(life).is_some() {
@@ -50,35 +50,39 @@ impl World {
     }
 
     /// Deletes the record if it is as it was seen: never renewed since, or still absent.
-    fn bury(&mut self, (from, link): (usize, u64), silent: LifeId, seen: Option<u64>, since: u64) -> Result<(), String> {
+    fn evict(&mut self, (from, link): (usize, u64), silent: LifeId, seen: Option<u64>, since: u64) -> Result<(), String> {
         if self.store.beat(silent) != seen {
             self.figures.count("burials refused because the record had changed", 1);
             let there = self.store.shown(silent.name, self.now);
-            self.reply(from, link, there.map_or(News::Gone(silent), News::Seen));
+            self.reply(from, link, there.map_or(Message::Gone(silent), Message::Seen));
             return Ok(());
         }
         if !self.store.knows(silent) {
             return Ok(());
         }
-        self.check_burial(silent, since)?;
+        self.check_eviction(silent, since)?;
         let renewed = self.store.end(silent);
-        self.buried.push(BuriedRecord { life: silent, at: self.now, renewed });
+        self.evicted.push(EvictedRecord { life: silent, at: self.now, renewed });
         self.figures.count(if renewed.is_some() { "burials" } else { "burials of absent records" }, 1);
         self.publish(silent.name, silent);
         Ok(())
     }
 
-    /// A burial of that life is carried out now; the store showed it unchanged in the TTL from `since` on.
-    fn check_burial(&mut self, silent: LifeId, since: u64) -> Result<(), String> {
+    /// An eviction of that life is carried out now; the store showed it unchanged in the TTL from `since` on.
+    fn check_eviction(&mut self, silent: LifeId, since: u64) -> Result<(), String> {
         let is_it = |worker: &&Worker| worker.process.life == silent && worker.fate != Fate::Dead;
         let Some(worker) = self.workers.iter().find(is_it) else { return Ok(()) };
         let (own_now, deadline) = (worker.process.clock.shows(self.now), worker.carried_out.plus(OWNED));
         if own_now < deadline {
-            return Err(format!("{silent:?} is buried at {} ms while its lease is valid for {:?}", self.now / MS, deadline.since(own_now)));
+            return Err(format!(
+                "{silent:?} is evicted at {} ms while its lease is valid for {:?}",
+                self.now / MS,
+                deadline.since(own_now)
+            ));
         }
         let is_in_trouble = worker.fate == Fate::Stopped || worker.cut != Cut::Nowhere || worker.troubled >= since;
         if !is_in_trouble {
-            return Err(format!("{silent:?} is buried at {} ms although nothing kept it from renewing", self.now / MS));
+            return Err(format!("{silent:?} is evicted at {} ms although nothing kept it from renewing", self.now / MS));
         }
         self.figures.count("burials of living members", 1);
         Ok(())

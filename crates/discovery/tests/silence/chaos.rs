@@ -75,7 +75,7 @@ impl World {
         let cut = [Cut::Requests, Cut::Answers, Cut::Both][self.dice.random_range(0..3)];
         self.workers[who].cut = cut;
         if cut != Cut::Requests {
-            // News on their way do not arrive. It notices only when the connection is back.
+            // Messages on their way do not arrive. It notices only when the connection is back.
             self.break_link(who);
         }
         self.figures.count("cuts", 1);

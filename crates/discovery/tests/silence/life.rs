@@ -23,7 +23,7 @@ const SETTLES_WITHIN: u64 = 8_000 * MS;
 /// The TTL by a clock that is 1 % slow.
 const TTL_MAX: u64 = 3_030 * MS;
 /// Three messages, a write under way, and a proof.
-const BURIED_WITHIN: u64 = 200 * MS;
+const EVICTED_WITHIN: u64 = 200 * MS;
 /// An observer that lists sees a beat up to a period late.
 const LISTED_WITHIN: u64 = 1_000 * MS;
 /// All ask for all resources in turn.
@@ -92,7 +92,7 @@ impl World {
     /// The store is out for all, for longer than a TTL, and all come back at once. One process is stopped meanwhile: no write of it fails,
     /// so that only the time between its writes shows the outage.
     fn all_are_out(&mut self) -> Result<(), String> {
-        let buried = self.buried.len();
+        let evicted = self.evicted.len();
         self.is_out(LONG_OUTAGE_MS);
         if let (Some(outage), Some(who)) = (self.outage, self.living().first().copied()) {
             self.workers[who].fate = Fate::Stopped;
@@ -100,8 +100,8 @@ impl World {
             self.push(goes_on, Event::GoesOn(who));
         }
         self.run_until(self.now + LONG_OUTAGE_MS.end * MS + SETTLES_WITHIN)?;
-        match self.buried.get(buried) {
-            Some(record) => Err(format!("{:?} is buried although only an outage of the store kept it from renewing", record.life)),
+        match self.evicted.get(evicted) {
+            Some(record) => Err(format!("{:?} is evicted although only an outage of the store kept it from renewing", record.life)),
             None => self.check_settled("after the outage"),
         }
     }
@@ -111,20 +111,20 @@ impl World {
         living.shuffle(&mut self.dice);
         let most = if self.is_large { 3 } else { 1 };
         let dying: Vec<usize> = living.iter().skip(1).take(most).copied().collect();
-        let (died, before) = (self.now, self.buried.len());
+        let (died, before) = (self.now, self.evicted.len());
         for who in &dying {
             self.is_killed(*who);
         }
-        let bound = TTL_MAX + BURIED_WITHIN + if self.polls { LISTED_WITHIN } else { 0 };
+        let bound = TTL_MAX + EVICTED_WITHIN + if self.polls { LISTED_WITHIN } else { 0 };
         self.run_until(died + bound + TAKEN_WITHIN)?;
-        let buried: Vec<_> = self.buried[before..].to_vec();
+        let evicted: Vec<_> = self.evicted[before..].to_vec();
         for life in dying.iter().map(|who| self.workers[*who].process.life) {
-            let Some(record) = buried.iter().find(|record| record.life == life) else {
-                return Err(format!("{life:?} died at {} ms and is not buried", died / MS));
+            let Some(record) = evicted.iter().find(|record| record.life == life) else {
+                return Err(format!("{life:?} died at {} ms and is not evicted", died / MS));
             };
             let took = record.at.saturating_sub(record.renewed.unwrap_or(died));
             if took > bound {
-                return Err(format!("{life:?} was buried {} ms after its last renewal", took / MS));
+                return Err(format!("{life:?} was evicted {} ms after its last renewal", took / MS));
             }
             self.figures.took("buried after the last renewal", took / MS);
         }

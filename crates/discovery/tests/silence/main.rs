@@ -8,13 +8,13 @@
 //!
 //! What must hold:
 //!
-//! 1. *No burial hits a valid lease.* When the store carries out a burial, the clock of the buried member, if that is alive, shows at least
-//!    the deadline from the latest start of a write of it that the store carried out, answered or not: start plus 0.99 of the TTL.
+//! 1. *No eviction hits a valid lease.* When the store carries out an eviction, the clock of the evicted member, if that is alive, shows at
+//!    least the deadline from the latest start of a write of it that the store carried out, answered or not: start plus 0.99 of the TTL.
 //! 2. *No claim is granted while another process believes that it holds it*, by its own clock and the deadline from its answered writes.
-//! 3. *Only members in trouble are buried.* In the TTL before the write that proved its silence, a buried living member was stopped, cut
+//! 3. *Only members in trouble are evicted.* In the TTL before the write that proved its silence, an evicted living member was stopped, cut
 //!    off, lost its record, or had a lost or late call. An outage longer than a TTL is no such trouble: it concerns all, so that it
-//!    must not bury any. (A shorter one is: it may hit one member's renewals twice and no write of its observer.)
-//! 4. *A killed member is buried* within the TTL, 1 % and a bound after its last renewal, and its claims move on.
+//!    must not evict any. (A shorter one is: it may hit one member's renewals twice and no write of its observer.)
+//! 4. *A killed member is evicted* within the TTL, 1 % and a bound after its last renewal, and its claims move on.
 //!
 //! `cargo xtask simulate-silence --seeds N --from S` runs as many as wanted.
 
@@ -129,7 +129,7 @@ fn lives_on(threads: usize, seeds: Range<u64>) -> Figures {
 }
 
 #[test]
-fn living_members_are_not_buried_and_dead_ones_are() {
+fn living_members_are_not_evicted_and_dead_ones_are() {
     let (from, seeds) = (number("SHARDWISE_SIMULATE_FROM").unwrap_or(0), number("SHARDWISE_SIMULATE_SEEDS").unwrap_or(SEEDS));
     let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
     let figures = lives_on(threads, from..from + seeds);
@@ -149,7 +149,7 @@ fn living_members_are_not_buried_and_dead_ones_are() {
 fn known_mistakes_are_found() {
     let mistakes = [
         (Mistake::ServerTimestamps, "while its lease is valid"),
-        (Mistake::AbsenceIsBurial, "while its lease is valid"),
+        (Mistake::AbsenceIsEviction, "while its lease is valid"),
         (Mistake::SilenceInOutage, "kept it from renewing"),
     ];
     for (mistake, shown_by) in mistakes {

@@ -1,9 +1,9 @@
-//! Calls on their way to the store, and answers and news on their way back: late, lost, cut off, or stopped by an outage.
+//! Calls on their way to the store, and answers and messages on their way back: late, lost, cut off, or stopped by an outage.
 
 use rand::RngExt;
 
 use crate::clock::MS;
-use crate::process::{News, Outgoing};
+use crate::process::{Message, Outgoing};
 use crate::store::LifeId;
 use crate::world::{Cut, Event, Fate, Outage, OutageKind, World};
 
@@ -58,7 +58,7 @@ impl World {
                 Ok(())
             }
             Some(Outage { kind: OutageKind::Down, .. }) if self.dice.random() => {
-                self.reply(call.from, call.link, News::Failed { attempt: call.outgoing.attempt });
+                self.reply(call.from, call.link, Message::Failed { attempt: call.outgoing.attempt });
                 Ok(())
             }
             Some(_) => Ok(()),
@@ -68,33 +68,33 @@ impl World {
 
     /// Pushes the present record of that name, or that this life has gone.
     pub(crate) fn publish(&mut self, name: usize, life: LifeId) {
-        let news = self.store.shown(name, self.now).map_or(News::Gone(life), News::Seen);
+        let message = self.store.shown(name, self.now).map_or(Message::Gone(life), Message::Seen);
         for who in self.living() {
             if self.workers[who].subscribed {
                 let link = self.workers[who].link;
-                self.reply(who, link, news.clone());
+                self.reply(who, link, message.clone());
             }
         }
     }
 
     /// An answer, which may be lost on its way, and the connection with it.
-    pub(crate) fn answer(&mut self, to: usize, link: u64, news: News) {
+    pub(crate) fn answer(&mut self, to: usize, link: u64, message: Message) {
         if self.workers[to].link == link && self.goes_wrong() {
             self.figures.count("answers lost", 1);
             self.trouble(to);
             self.break_link(to);
         } else {
-            self.reply(to, link, news);
+            self.reply(to, link, message);
         }
     }
 
-    pub(crate) fn reply(&mut self, to: usize, link: u64, news: News) {
+    pub(crate) fn reply(&mut self, to: usize, link: u64, message: Message) {
         let due = self.now + self.delay();
         let worker = &mut self.workers[to];
         if worker.link == link && !matches!(worker.cut, Cut::Answers | Cut::Both) {
             worker.last_due = due.max(worker.last_due + 1);
             let due = worker.last_due;
-            self.push(due, Event::Delivered { to, link, news });
+            self.push(due, Event::Delivered { to, link, message });
         }
     }
 
@@ -104,14 +104,14 @@ impl World {
         worker.link += 1;
         worker.subscribed = false;
         let link = worker.link;
-        self.reply(who, link, News::LinkLost);
+        self.reply(who, link, Message::LinkLost);
     }
 
-    pub(crate) fn delivered(&mut self, to: usize, link: u64, news: News) {
+    pub(crate) fn delivered(&mut self, to: usize, link: u64, message: Message) {
         let worker = &mut self.workers[to];
         match worker.fate {
-            Fate::Runs if worker.link == link => self.act(to, Some(news)),
-            Fate::Stopped if worker.link == link => worker.mailbox.push(news),
+            Fate::Runs if worker.link == link => self.act(to, Some(message)),
+            Fate::Stopped if worker.link == link => worker.mailbox.push(message),
             _ => {}
         }
     }

@@ -1,4 +1,4 @@
-//! A process of one member: its lease, its claims and its observer, driven by news and by its own clock. It does no I/O.
+//! A process of one member: its lease, its claims and its observer, driven by messages and by its own clock. It does no I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -26,7 +26,7 @@ const PAUSE_LONGEST: Duration = Duration::from_secs(1);
 pub(crate) enum Request {
     Write { registers: bool, lists: bool },
     Acquire { resource: usize },
-    Bury { life: LifeId, seen: Option<u64>, silent_since: Moment },
+    Evict { life: LifeId, seen: Option<u64>, silent_since: Moment },
     Leave,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Outgoing {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) enum News {
+pub(crate) enum Message {
     Written {
         attempt: u64,
         outcome: WriteOutcome,
@@ -129,14 +129,14 @@ impl Process {
         self.registered && now < self.deadline && self.held.contains(&resource)
     }
 
-    /// Takes one piece of news, or none, and returns the requests that follow.
-    pub(crate) fn act(&mut self, now: Moment, news: Option<News>, dice: &mut StdRng) -> Vec<Outgoing> {
+    /// Takes one message, or none, and returns the requests that follow.
+    pub(crate) fn act(&mut self, now: Moment, message: Option<Message>, dice: &mut StdRng) -> Vec<Outgoing> {
         let mut out = Vec::new();
         if self.registered && now >= self.deadline {
             self.fence();
         }
-        if let Some(news) = news {
-            self.take(now, news, &mut out);
+        if let Some(message) = message {
+            self.take(now, message, &mut out);
         }
         if self.write.is_some_and(|flight| flight.gives_up() <= now) {
             self.write = None;
@@ -149,10 +149,10 @@ impl Process {
         out
     }
 
-    /// When to act again without news.
+    /// When to act again without a message.
     pub(crate) fn wake_at(&self) -> Moment {
-        let look = self.silence.look_at().map_or(self.write_due, |look| look.min(self.write_due));
-        let write = self.write.map_or(look, Flight::gives_up);
+        let next = self.silence.next_write().map_or(self.write_due, |at| at.min(self.write_due));
+        let write = self.write.map_or(next, Flight::gives_up);
         let acquire = self.acquire.map(|(flight, _)| flight.gives_up()).or(self.registered.then_some(self.acquire_due));
         acquire.map_or(write, |acquire| acquire.min(write))
     }
@@ -168,22 +168,22 @@ impl Process {
         Outgoing { attempt: self.attempts, started: now, request }
     }
 
-    fn take(&mut self, now: Moment, news: News, out: &mut Vec<Outgoing>) {
-        match news {
-            News::Written { attempt, outcome, list } => self.written(now, attempt, outcome, list, out),
-            News::Acquired { attempt, outcome } => self.acquired(now, attempt, outcome),
-            News::Failed { attempt } => {
+    fn take(&mut self, now: Moment, message: Message, out: &mut Vec<Outgoing>) {
+        match message {
+            Message::Written { attempt, outcome, list } => self.written(now, attempt, outcome, list, out),
+            Message::Acquired { attempt, outcome } => self.acquired(now, attempt, outcome),
+            Message::Failed { attempt } => {
                 if self.write.take_if(|flight| flight.attempt == attempt).is_some() {
                     self.failed(now);
                 }
             }
-            News::Seen(listing) => {
+            Message::Seen(listing) => {
                 self.silence.step(now, SilenceInput::Seen(listing.seen));
             }
-            News::Gone(life) => {
+            Message::Gone(life) => {
                 self.silence.step(now, SilenceInput::Gone(life.record()));
             }
-            News::LinkLost => {
+            Message::LinkLost => {
                 self.needs_list = true;
                 self.silence.step(now, SilenceInput::Interrupted);
             }
@@ -214,9 +214,9 @@ impl Process {
             }
         }
         self.wait(now);
-        for burial in self.silence.step(now, SilenceInput::Written { started }) {
-            let (life, silent_since) = (LifeId::of(&burial.record), started.minus(TTL));
-            let request = Request::Bury { life, seen: burial.seen, silent_since };
+        for eviction in self.silence.step(now, SilenceInput::Written { started }) {
+            let (life, silent_since) = (LifeId::of(&eviction.record), started.minus(TTL));
+            let request = Request::Evict { life, seen: eviction.seen, silent_since };
             out.push(self.outgoing(now, request));
         }
     }
@@ -264,7 +264,7 @@ impl Process {
     }
 
     fn call(&mut self, now: Moment, dice: &mut StdRng, out: &mut Vec<Outgoing>) {
-        let is_due = self.write_due <= now || self.silence.look_at().is_some_and(|look| look <= now);
+        let is_due = self.write_due <= now || self.silence.next_write().is_some_and(|at| at <= now);
         if self.write.is_none() && is_due {
             let request = Request::Write { registers: !self.registered, lists: self.polls || self.needs_list };
             let outgoing = self.outgoing(now, request);

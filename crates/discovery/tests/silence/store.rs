@@ -1,4 +1,4 @@
-//! The model of the store: records with beats, burials under a condition, and claims that end with their holder's record.
+//! The model of the store: records with beats, evictions under a condition, and claims that end with their holder's record.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

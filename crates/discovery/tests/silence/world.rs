@@ -9,7 +9,7 @@ use shardwise_core::Moment;
 use crate::Figures;
 use crate::clock::OwnClock;
 use crate::network::Call;
-use crate::process::{News, Process};
+use crate::process::{Message, Process};
 use crate::store::{LifeId, Store};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,12 +36,12 @@ pub(crate) struct Worker {
     pub(crate) cut: Cut,
     /// The number of its connection. What belongs to an earlier one does not arrive.
     pub(crate) link: u64,
-    /// News of a connection arrive in order: when the last one does.
+    /// Messages of a connection arrive in order: when the last one does.
     pub(crate) last_due: u64,
     /// Changes are pushed to it.
     pub(crate) subscribed: bool,
-    /// News that arrived while it was stopped.
-    pub(crate) mailbox: Vec<News>,
+    /// Messages that arrived while it was stopped.
+    pub(crate) mailbox: Vec<Message>,
     pub(crate) wake: Option<u64>,
     /// The latest start, by its own clock, of a write that the store carried out.
     pub(crate) carried_out: Moment,
@@ -72,7 +72,7 @@ pub(crate) enum Event {
     Delivered {
         to: usize,
         link: u64,
-        news: News,
+        message: Message,
     },
     Wakes {
         who: usize,
@@ -88,7 +88,7 @@ pub(crate) enum Event {
 
 /// A record that was deleted because its member was silent.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct BuriedRecord {
+pub(crate) struct EvictedRecord {
     pub(crate) life: LifeId,
     pub(crate) at: u64,
     /// `None` if it was absent.
@@ -107,7 +107,7 @@ pub(crate) struct World {
     pub(crate) outage: Option<Outage>,
     pub(crate) workers: Vec<Worker>,
     pub(crate) names: usize,
-    pub(crate) buried: Vec<BuriedRecord>,
+    pub(crate) evicted: Vec<EvictedRecord>,
     pub(crate) lost_at: u64,
     pub(crate) figures: Figures,
     /// Changes with every event.
@@ -131,7 +131,7 @@ impl World {
             outage: None,
             workers: Vec::new(),
             names: 0,
-            buried: Vec::new(),
+            evicted: Vec::new(),
             lost_at: 0,
             figures: Figures::default(),
             digest: 0,
@@ -166,7 +166,7 @@ impl World {
     fn happens(&mut self, event: Event) -> Result<(), String> {
         match event {
             Event::Arrives(call) => return self.arrives(call),
-            Event::Delivered { to, link, news } => self.delivered(to, link, news),
+            Event::Delivered { to, link, message } => self.delivered(to, link, message),
             Event::Wakes { who, at } => {
                 let worker = &mut self.workers[who];
                 if worker.wake == Some(at) {
@@ -214,10 +214,10 @@ impl World {
         self.act(self.workers.len() - 1, None);
     }
 
-    pub(crate) fn act(&mut self, who: usize, news: Option<News>) {
+    pub(crate) fn act(&mut self, who: usize, message: Option<Message>) {
         let worker = &mut self.workers[who];
         let now = worker.process.clock.shows(self.now);
-        let requests = worker.process.act(now, news, &mut self.dice);
+        let requests = worker.process.act(now, message, &mut self.dice);
         let wake = worker.process.clock.truth_of(worker.process.wake_at()).max(self.now + 1);
         if worker.wake.replace(wake) != Some(wake) {
             self.push(wake, Event::Wakes { who, at: wake });
@@ -235,8 +235,8 @@ impl World {
         worker.fate = Fate::Runs;
         let mailbox = std::mem::take(&mut worker.mailbox);
         self.trouble(who);
-        for news in mailbox {
-            self.act(who, Some(news));
+        for message in mailbox {
+            self.act(who, Some(message));
         }
         self.act(who, None);
     }

@@ -14,7 +14,7 @@ db.execute("CREATE TABLE written (text)")
 fenced(db, "billing", 17, 5, write("owner"))
 fenced(db, "billing", 17, 6, write("next owner"))
 try:
-    fenced(db, "billing", 17, 5, write("ghost"))
+    fenced(db, "billing", 17, 5, write("stale"))
 except Fenced as refused:
     print(refused)
 fenced(db, "billing", 17, 6, write("next owner"))
@@ -22,7 +22,7 @@ print([row[0] for row in db.execute("SELECT text FROM written")])
 "#;
 
 #[tokio::test]
-async fn python_on_sqlite_refuses_a_ghost() {
+async fn python_on_sqlite_refuses_a_stale_writer() {
     let document = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/fencing.md")).unwrap();
     let blocks = document.split("```python\n").skip(1).filter_map(|rest| rest.split("```").next());
     let code = blocks.into_iter().find(|code| code.contains("import sqlite3")).unwrap();

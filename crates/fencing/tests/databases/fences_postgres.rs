@@ -72,14 +72,14 @@ pub(crate) async fn writers_of_one_owner_go_side_by_side(database: &shardwise_te
     two.commit().await.unwrap();
     let next = soon("the next owner", next).await.unwrap().unwrap();
     // A late writer under the old epoch waits for the new owner in turn.
-    let ghost = tokio::spawn({
+    let stale_writer = tokio::spawn({
         let pool = pool.clone();
         async move { passes(&pool, 5).await }
     });
     waiting(database, 1).await;
-    assert!(!ghost.is_finished());
+    assert!(!stale_writer.is_finished());
     next.commit().await.unwrap();
-    assert_eq!(refused(soon("the ghost", ghost).await.unwrap()).seen, Some(epoch(6)));
+    assert_eq!(refused(soon("the stale writer", stale_writer).await.unwrap()).seen, Some(epoch(6)));
 }
 
 #[tokio::test]
@@ -152,16 +152,16 @@ async fn above_read_committed_the_statement_says_that_it_sees_the_past() {
 }
 
 #[tokio::test]
-async fn an_outdated_ghost_above_read_committed_is_to_try_again_and_refused_then() {
+async fn a_stale_writer_above_read_committed_must_retry_and_is_refused_then() {
     let (_database, pool) = database().await;
     passes(&pool, 5).await.unwrap();
     for (begin, number) in [(REPEATABLE_READ, 6), (SERIALIZABLE, 7)] {
-        let mut ghost = pool.begin_with(begin).await.unwrap();
-        sqlx::query("SELECT count(*) FROM shardwise_fence").execute(&mut *ghost).await.unwrap();
+        let mut stale_writer = pool.begin_with(begin).await.unwrap();
+        sqlx::query("SELECT count(*) FROM shardwise_fence").execute(&mut *stale_writer).await.unwrap();
         passes(&pool, number).await.unwrap();
-        let error = check(&mut ghost, &group(), &slot(17), epoch(number - 1)).await.unwrap_err();
+        let error = check(&mut stale_writer, &group(), &slot(17), epoch(number - 1)).await.unwrap_err();
         assert!(error.is_retryable(), "{error}");
-        ghost.rollback().await.unwrap();
+        stale_writer.rollback().await.unwrap();
         assert_eq!(refused(passes(&pool, number - 1).await).seen, Some(epoch(number)));
     }
 }

@@ -29,15 +29,15 @@ async fn a_lower_epoch_is_refused() {
 }
 
 #[tokio::test]
-async fn a_ghost_that_has_read_before_is_to_try_again_and_refused_then() {
+async fn a_stale_writer_that_has_read_before_must_retry_and_is_refused_then() {
     let (_folder, pool) = file().await;
     passes(&pool, 5).await.unwrap();
-    let mut ghost = pool.begin().await.unwrap();
-    sqlx::query("SELECT count(*) FROM shardwise_fence").fetch_one(&mut *ghost).await.unwrap();
+    let mut stale_writer = pool.begin().await.unwrap();
+    sqlx::query("SELECT count(*) FROM shardwise_fence").fetch_one(&mut *stale_writer).await.unwrap();
     passes(&pool, 6).await.unwrap();
-    let error = check(&mut ghost, &group(), &slot(17), epoch(5)).await.unwrap_err();
+    let error = check(&mut stale_writer, &group(), &slot(17), epoch(5)).await.unwrap_err();
     assert!(error.is_retryable(), "{error}");
-    ghost.rollback().await.unwrap();
+    stale_writer.rollback().await.unwrap();
     assert!(matches!(passes(&pool, 5).await, Err(FenceError::Fenced(_))));
 }
 

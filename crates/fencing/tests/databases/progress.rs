@@ -97,7 +97,7 @@ async fn a_lower_epoch_is_refused(store: &ProgressStore) {
     let start = store.resume(&former).await.unwrap();
     // From the owner's `resume` on, before it has saved.
     store.resume(&owner).await.unwrap();
-    let error = refused(store.save(&former, &start, "ghost").await);
+    let error = refused(store.save(&former, &start, "stale").await);
     assert_eq!((error.resource.clone(), error.epoch, error.seen), (slot(17), epoch(5), Some(epoch(6))));
     refused(store.resume(&former).await);
     // For each key of the slot, as a check would.
@@ -105,7 +105,7 @@ async fn a_lower_epoch_is_refused(store: &ProgressStore) {
     // The number of slots was changed: the fence of the former slot has not seen the owner's epoch, but the row of the key has.
     let elsewhere = progress(KEY, slot(300), 7);
     let position = store.resume(&elsewhere).await.unwrap();
-    let error = refused(store.save(&owner, &start, "ghost").await);
+    let error = refused(store.save(&owner, &start, "stale").await);
     assert_eq!((error.resource, error.epoch, error.seen), (slot(17), epoch(6), Some(epoch(7))));
     assert_eq!(refused(store.resume(&owner).await).seen, Some(epoch(7)));
     assert_eq!(store.save(&elsewhere, &position, "1").await.unwrap(), saved(1, "1", 7));

@@ -97,7 +97,7 @@ impl ProgressTx {
     }
 
     /// The number and the position of a key, read without a check and without a lock.
-    pub(crate) async fn look(&mut self, key: &str) -> Result<Option<(i64, Option<String>)>, sqlx::Error> {
+    pub(crate) async fn read(&mut self, key: &str) -> Result<Option<(i64, Option<String>)>, sqlx::Error> {
         let sql = "SELECT number, position FROM shardwise_progress WHERE key = $1";
         of_either!(self, tx => sqlx::query_as(sql).bind(key).fetch_optional(&mut **tx).await)
     }

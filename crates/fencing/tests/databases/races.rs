@@ -72,7 +72,7 @@ impl Store {
                 let mut tx = pool.begin_with(levels[attempt.level]).await?;
                 let resource = slot(attempt.resource);
                 let checked = match form {
-                    Form::Careless => look(&mut tx, &resource, attempt.epoch).await,
+                    Form::Careless => check_without_lock(&mut tx, &resource, attempt.epoch).await,
                     Form::Queued => queue(&mut tx, &resource, attempt.epoch).await,
                     Form::Mixed if attempt.level == 0 && attempt.queued => queue(&mut tx, &resource, attempt.epoch).await,
                     Form::Shared | Form::Mixed => postgres::check(&mut tx, &group(), &resource, attempt.epoch).await,
@@ -131,7 +131,7 @@ async fn queue(conn: &mut PgConnection, resource: &Resource, epoch: Epoch) -> Re
 }
 
 /// Compares and stores, but locks nothing.
-async fn look(conn: &mut PgConnection, resource: &Resource, epoch: Epoch) -> Result<(), FenceError> {
+async fn check_without_lock(conn: &mut PgConnection, resource: &Resource, epoch: Epoch) -> Result<(), FenceError> {
     let (group, text) = (group(), shardwise_fencing::resource_text(resource));
     let higher = "SELECT count(*) FROM shardwise_fence WHERE group_name = $1 AND resource = $2 AND epoch > $3";
     let query = sqlx::query_scalar(higher).bind(group.as_str()).bind(&text).bind(epoch.get().cast_signed());
@@ -238,7 +238,7 @@ async fn epochs_rise_on_sqlite() {
 
 /// The race detects an invalid fence.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_check_that_only_looks_is_found() {
+async fn a_check_that_only_reads_is_found() {
     for _ in 0..5 {
         let (_database, pool) = common::postgres().await;
         if !race(Store::postgres(pool, Form::Careless).await).await.0.is_empty() {

@@ -40,7 +40,7 @@ impl Engine {
         actions.extend(self.fence(now));
         self.read(now, &mut actions);
         actions.extend(self.sleep(now));
-        self.look_and_sweep(now, &mut actions);
+        self.read_mark_and_sweep(now, &mut actions);
         actions
     }
 
@@ -187,12 +187,12 @@ impl Engine {
         })
     }
 
-    fn look_and_sweep(&mut self, now: Moment, actions: &mut Vec<EngineAction>) {
+    fn read_mark_and_sweep(&mut self, now: Moment, actions: &mut Vec<EngineAction>) {
         if self.stop_by.is_some() || !self.registered || !self.read_pause.over(now) {
             return;
         }
-        if self.poller.should_look(now) && self.under_way.insert(StoreCall::Look) {
-            actions.push(EngineAction::Look);
+        if self.poller.should_read_mark(now) && self.under_way.insert(StoreCall::ReadMark) {
+            actions.push(EngineAction::ReadMark);
         }
         // Also with a retention of zero: rows may have been delivered under another retention.
         let keeps = self.slots.holds_slot(SWEEP_SLOT);

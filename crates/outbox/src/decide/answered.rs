@@ -42,7 +42,7 @@ impl Engine {
 
     /// Moves the cursor to where the reading stopped, and returns whether to continue reading immediately. A store may have to visit
     /// aggregates that turn out to have nothing to send, so even a reading without events may have been cut short. Once such readings have
-    /// gone around the whole circle, nothing is pending, and the next reading waits for its time.
+    /// gone around the whole ring, nothing is pending, and the next reading waits for its time.
     fn goes_on(&mut self, found: bool, resume: Option<u64>) -> bool {
         let Some(stopped) = resume else {
             self.empty_span = 0;
@@ -51,7 +51,7 @@ impl Engine {
             }
             return false;
         };
-        // 0 means the whole circle, or nothing.
+        // 0 means the whole ring, or nothing.
         let step = stopped.wrapping_sub(self.cursor.unwrap_or(u64::MAX));
         self.cursor = Some(stopped);
         let so_far = self.empty_span.checked_add(step).filter(|_| step > 0 && !found);

@@ -41,7 +41,7 @@ pub(crate) enum DestinationChange {
     Forgotten,
 }
 
-pub(crate) type DestinationNews = (DestinationKey, DestinationChange);
+pub(crate) type ChangedDestination = (DestinationKey, DestinationChange);
 
 #[derive(Debug, Default)]
 struct DestinationEntry {
@@ -57,7 +57,7 @@ pub(crate) struct Destinations {
     refusing: usize,
     down: usize,
     words: u64,
-    news: Vec<DestinationNews>,
+    changes: Vec<ChangedDestination>,
     last_accepted: Option<Moment>,
     steps: u32,
     step_at: Moment,
@@ -73,7 +73,7 @@ impl Destinations {
             if let Some((to, gone)) = oldest.and_then(|oldest| self.known.remove_entry(&oldest)) {
                 self.recount(counted(&gone.destination), (false, false));
                 if gone.destination.is_refusing() {
-                    self.news.push((to, DestinationChange::Forgotten));
+                    self.changes.push((to, DestinationChange::Forgotten));
                 }
             }
         }
@@ -84,8 +84,8 @@ impl Destinations {
         change(&mut known.destination);
         let after = counted(&known.destination);
         match (before.0, after.0) {
-            (false, true) => self.news.push((to.clone(), DestinationChange::Refusing(known.destination.said().to_owned()))),
-            (true, false) => self.news.push((to.clone(), DestinationChange::Answering)),
+            (false, true) => self.changes.push((to.clone(), DestinationChange::Refusing(known.destination.said().to_owned()))),
+            (true, false) => self.changes.push((to.clone(), DestinationChange::Answering)),
             _ => {}
         }
         self.recount(before, after);
@@ -105,7 +105,7 @@ impl Destinations {
             if known.destination.is_refusing() && known.destination.is_quiet(now) && sends_to(to) == 0 {
                 known.destination.end_report();
                 self.refusing = self.refusing.saturating_sub(1);
-                self.news.push((to.clone(), DestinationChange::Forgotten));
+                self.changes.push((to.clone(), DestinationChange::Forgotten));
             }
         }
     }
@@ -138,8 +138,8 @@ impl Destinations {
     }
 
     /// What has changed since the last call.
-    pub(crate) fn news(&mut self) -> Vec<DestinationNews> {
-        std::mem::take(&mut self.news)
+    pub(crate) fn take_changes(&mut self) -> Vec<ChangedDestination> {
+        std::mem::take(&mut self.changes)
     }
 
     /// Whether events for destinations that are down may be put off now.
@@ -205,24 +205,24 @@ mod tests {
         assert_eq!((destinations.down(), destinations.gate(&a, 0, at(0))), (0, SendGate::Open), "two of each are not three of one");
         take_down(&mut destinations, &a, 0);
         assert_eq!((destinations.down(), destinations.gate(&b, 0, at(0))), (1, SendGate::Open));
-        assert_eq!(destinations.news(), [(a.clone(), Refusing("503".into()))]);
+        assert_eq!(destinations.take_changes(), [(a.clone(), Refusing("503".into()))]);
         destinations.accepted(&b, at(1));
         assert_ne!(destinations.gate(&a, 0, at(1)), SendGate::Open, "another's success says nothing about it");
         destinations.accepted(&a, at(2));
-        assert_eq!((destinations.down(), destinations.news()), (0, vec![(a, Answering)]));
+        assert_eq!((destinations.down(), destinations.take_changes()), (0, vec![(a, Answering)]));
     }
 
     #[test]
-    fn one_that_refuses_too_little_to_be_down_is_counted_and_news_once() {
+    fn one_that_refuses_too_little_to_be_down_is_counted_and_reported_once() {
         let (mut destinations, a) = (Destinations::default(), Some(named("a")));
         let counts = |destinations: &Destinations| (destinations.refusing(), destinations.down());
         for (aggregate, expected) in [(1, (0, 0)), (1, (0, 0)), (1, (1, 0)), (2, (1, 0)), (3, (1, 1)), (4, (1, 1))] {
             refuse(&mut destinations, &a, &[aggregate], 0);
             assert_eq!(counts(&destinations), expected, "after {aggregate}");
         }
-        assert_eq!(destinations.news(), [(a.clone(), Refusing("503".into()))]);
+        assert_eq!(destinations.take_changes(), [(a.clone(), Refusing("503".into()))]);
         destinations.accepted(&a, at(1));
-        assert_eq!((counts(&destinations), destinations.news()), ((0, 0), vec![(a, Answering)]));
+        assert_eq!((counts(&destinations), destinations.take_changes()), ((0, 0), vec![(a, Answering)]));
     }
 
     /// The last event there may have been given up.
@@ -233,12 +233,16 @@ mod tests {
             for _ in 0..3 {
                 refuse(&mut destinations, &a, aggregates, 0);
             }
-            assert_eq!(destinations.news(), [(a.clone(), Refusing("503".into()))]);
-            for (sends, ms, refusing, news) in
+            assert_eq!(destinations.take_changes(), [(a.clone(), Refusing("503".into()))]);
+            for (sends, ms, refusing, changes) in
                 [(0, 599_999, 1, vec![]), (1, 600_000, 1, vec![]), (0, 600_000, 0, vec![(a.clone(), Forgotten)]), (0, 700_000, 0, vec![])]
             {
                 destinations.end_reports(|_| sends, at(ms));
-                assert_eq!((destinations.refusing(), destinations.down(), destinations.news()), (refusing, down, news), "{sends} {ms}");
+                assert_eq!(
+                    (destinations.refusing(), destinations.down(), destinations.take_changes()),
+                    (refusing, down, changes),
+                    "{sends} {ms}"
+                );
             }
             destinations.update(&a, |destination| destination.probing(1));
             refuse(&mut destinations, &a, aggregates, 700_001);
@@ -254,7 +258,7 @@ mod tests {
             destinations.accepted(&Some(named(n.to_string())), at(1));
         }
         assert_eq!((destinations.known.len(), destinations.down()), (DESTINATIONS_MAX, 1));
-        destinations.news();
+        destinations.take_changes();
         for n in 0..DESTINATIONS_MAX {
             take_down(&mut destinations, &Some(named(format!("also down {n}"))), 2);
         }
@@ -263,7 +267,7 @@ mod tests {
             (DESTINATIONS_MAX, DESTINATIONS_MAX, DESTINATIONS_MAX)
         );
         assert_eq!(destinations.gate(&Some(named("down")), 0, at(2)), SendGate::Open, "forgotten");
-        let forgotten: Vec<_> = destinations.news().into_iter().filter(|(_, change)| *change == Forgotten).collect();
+        let forgotten: Vec<_> = destinations.take_changes().into_iter().filter(|(_, change)| *change == Forgotten).collect();
         assert_eq!(forgotten, [(Some(named("down")), Forgotten)]);
     }
 

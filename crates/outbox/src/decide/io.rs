@@ -32,7 +32,7 @@ pub(crate) enum EngineInput {
     Released,
     /// The answer to `Leave`.
     Gone,
-    Looked(Option<u64>),
+    MarkRead(Option<u64>),
     /// The number of aggregates that had no hash.
     Placed(usize),
     Fetched(FetchResult),
@@ -74,7 +74,7 @@ pub(crate) enum EngineInput {
 pub(crate) enum StoreCall {
     /// Register, touch, take, release and leave, of which one runs at a time.
     Fence,
-    Look,
+    ReadMark,
     Place,
     Fetch,
     Record,
@@ -92,7 +92,7 @@ pub(crate) enum EngineAction {
     Take(SlotSet),
     Release(Vec<Hold>),
     Leave,
-    Look,
+    ReadMark,
     Place {
         limit: usize,
     },

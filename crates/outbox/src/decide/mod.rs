@@ -67,7 +67,7 @@ pub(crate) struct Engine {
     cursor: Option<u64>,
     /// The most events that the next reading fetches.
     reading: usize,
-    /// How much of the hash circle consecutive readings have covered without finding anything.
+    /// How much of the hash ring consecutive readings have covered without finding anything.
     empty_span: u64,
     /// When heads to retry later must be recorded.
     retries_by: Option<Moment>,
@@ -149,9 +149,9 @@ impl Engine {
                 self.fence_answered();
                 self.gone = true;
             }
-            EngineInput::Looked(mark) => {
-                self.read_answered(StoreCall::Look);
-                self.poller.looked(mark, now);
+            EngineInput::MarkRead(mark) => {
+                self.read_answered(StoreCall::ReadMark);
+                self.poller.mark_read(mark, now);
             }
             EngineInput::Placed(found) => {
                 self.read_answered(StoreCall::Place);
@@ -257,7 +257,7 @@ impl Engine {
                 self.touch_at = now;
                 self.fence_pause.failed(now);
             }
-            StoreCall::Look => self.read_pause.failed(now),
+            StoreCall::ReadMark => self.read_pause.failed(now),
             StoreCall::Place | StoreCall::Fetch => {
                 self.poller.read_soon();
                 self.read_pause.failed(now);
@@ -274,8 +274,8 @@ impl Engine {
 
     /// What the log should say now.
     pub(crate) fn reports(&mut self, now: Moment) -> Vec<Report> {
-        let mut due = self.reports.due(self.destinations.news(), now);
-        due.extend(self.slow.news());
+        let mut due = self.reports.due(self.destinations.take_changes(), now);
+        due.extend(self.slow.take_reports());
         due
     }
 

@@ -15,7 +15,7 @@ use crate::PublisherOptions;
 /// Retries beyond this number are found by the regular reading instead of at their exact time.
 const RETRIES_MAX: usize = 10_000;
 /// The longest interval between two checks of a store with a cheap change mark, while other writers keep it busy.
-const MARKED_LOOK_MAX: Duration = Duration::from_millis(100);
+const MARKED_PAUSE_MAX: Duration = Duration::from_millis(100);
 
 /// Whether there is, or may be, something new to read.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub(crate) struct PollSchedule {
     mark: Option<u64>,
     /// The current interval between checks; it grows while nothing is found.
     wait: Duration,
-    look_at: Moment,
+    mark_due: Moment,
     /// A reading is due by then, whatever the change marks say.
     read_by: Moment,
     retries: BinaryHeap<Reverse<Moment>>,
@@ -43,7 +43,7 @@ impl PollSchedule {
             place: true,
             mark: None,
             wait: PublisherOptions::POLL_MIN,
-            look_at: Moment::ZERO,
+            mark_due: Moment::ZERO,
             read_by: Moment::ZERO,
             retries: BinaryHeap::new(),
             sleep: SleepSchedule::default(),
@@ -57,7 +57,7 @@ impl PollSchedule {
 
     /// A writer has reported a commit.
     pub(crate) fn read_soon(&mut self) {
-        (self.dirty, self.place, self.wait) = (true, true, self.sleep.shortest_look());
+        (self.dirty, self.place, self.wait) = (true, true, self.sleep.shortest_pause());
     }
 
     pub(crate) fn retry_at(&mut self, at: Moment) {
@@ -66,18 +66,18 @@ impl PollSchedule {
         }
     }
 
-    pub(crate) fn should_look(&self, now: Moment) -> bool {
-        !self.sleep.is_asleep() && now >= self.look_at
+    pub(crate) fn should_read_mark(&self, now: Moment) -> bool {
+        !self.sleep.is_asleep() && now >= self.mark_due
     }
 
-    pub(crate) fn looked(&mut self, mark: Option<u64>, now: Moment) {
+    pub(crate) fn mark_read(&mut self, mark: Option<u64>, now: Moment) {
         let changed = mark.is_none() || mark != self.mark;
         self.mark = mark;
         (self.dirty, self.place) = (self.dirty || changed, self.place || changed);
         if !changed {
             self.wait = PublisherOptions::POLL_MIN;
         }
-        self.look_at = now.plus(self.wait);
+        self.mark_due = now.plus(self.wait);
         if !self.sleep.polls() {
             self.wait = (self.wait * 2).min(PublisherOptions::POLL_MIN);
         }
@@ -122,13 +122,13 @@ impl PollSchedule {
             self.read_while_notified(found, more, now);
             return;
         }
-        let longest = if self.mark.is_some() { MARKED_LOOK_MAX.min(self.poll) } else { self.poll };
+        let longest = if self.mark.is_some() { MARKED_PAUSE_MAX.min(self.poll) } else { self.poll };
         self.wait = if found { PublisherOptions::POLL_MIN } else { (self.wait * 2).min(longest) };
     }
 
     pub(crate) fn wake_at(&self) -> impl Iterator<Item = Moment> + use<> {
-        let look = (!self.sleep.is_asleep()).then_some(self.look_at);
-        [look, self.sleep.ask_at(), Some(self.read_by), self.retries.peek().map(|Reverse(at)| *at)].into_iter().flatten()
+        let mark_due = (!self.sleep.is_asleep()).then_some(self.mark_due);
+        [mark_due, self.sleep.ask_at(), Some(self.read_by), self.retries.peek().map(|Reverse(at)| *at)].into_iter().flatten()
     }
 }
 
@@ -142,7 +142,7 @@ mod tests {
 
     fn quiet(mark: Option<u64>) -> PollSchedule {
         let mut poller = PollSchedule::new(Duration::from_secs(1));
-        poller.looked(mark, at(0));
+        poller.mark_read(mark, at(0));
         poller.placing();
         poller.reading(at(0));
         poller.read(false, false, at(0));
@@ -153,9 +153,9 @@ mod tests {
     fn with_marks_an_idle_store_is_read_only_once_a_poll() {
         let mut poller = quiet(Some(4));
         for ms in (50..1_000).step_by(25) {
-            assert!(poller.should_look(at(ms)) && !poller.should_read(at(ms)) && !poller.should_place(), "{ms}");
-            poller.looked(Some(4), at(ms));
-            assert!(!poller.should_look(at(ms + 24)));
+            assert!(poller.should_read_mark(at(ms)) && !poller.should_read(at(ms)) && !poller.should_place(), "{ms}");
+            poller.mark_read(Some(4), at(ms));
+            assert!(!poller.should_read_mark(at(ms + 24)));
         }
         assert!(poller.should_read(at(1_000)) && poller.should_place());
     }
@@ -163,19 +163,19 @@ mod tests {
     #[test]
     fn a_new_mark_leads_to_a_reading() {
         let mut poller = quiet(Some(4));
-        poller.looked(Some(5), at(50));
+        poller.mark_read(Some(5), at(50));
         assert!(poller.should_read(at(50)) && poller.should_place());
     }
 
     #[test]
-    fn without_marks_looks_become_rarer_up_to_poll_and_frequent_again_when_something_is_found() {
+    fn without_marks_polls_become_rarer_up_to_poll_and_frequent_again_when_something_is_found() {
         let mut poller = quiet(None);
         let (mut now, mut gaps) = (at(0), Vec::new());
         for _ in 0..7 {
             let next = poller.wake_at().min().unwrap();
             gaps.push(next.since(now).as_millis());
             now = next;
-            poller.looked(None, now);
+            poller.mark_read(None, now);
             assert!(poller.should_read(now));
             poller.reading(now);
             poller.read(false, false, now);
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(gaps, [25, 50, 100, 200, 400, 800, 1_000]);
         poller.reading(now);
         poller.read(true, false, now);
-        poller.looked(None, now);
+        poller.mark_read(None, now);
         assert_eq!(poller.wake_at().min().unwrap().since(now), PublisherOptions::POLL_MIN);
     }
 

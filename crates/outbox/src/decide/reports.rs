@@ -7,7 +7,7 @@ use std::time::Duration;
 use shardwise::Moment;
 
 use super::destination::HeadState;
-use super::destinations::{DestinationChange, DestinationKey, DestinationNews};
+use super::destinations::{ChangedDestination, DestinationChange, DestinationKey};
 use crate::store::HeadUpdate;
 use crate::{Delivery, Poison};
 
@@ -109,9 +109,9 @@ impl Reports {
     }
 
     /// The lines that are due. If a destination changes often, it gets two lines a minute, and the last one is right a minute later.
-    pub(crate) fn due(&mut self, news: Vec<DestinationNews>, now: Moment) -> Vec<Report> {
+    pub(crate) fn due(&mut self, changes: Vec<ChangedDestination>, now: Moment) -> Vec<Report> {
         let mut due = std::mem::take(&mut self.given_up);
-        for (to, change) in news {
+        for (to, change) in changes {
             match change {
                 DestinationChange::Refusing(error) => {
                     self.unnamed.insert(to, (now, error));
@@ -168,11 +168,11 @@ mod tests {
         Some(name.into())
     }
 
-    fn refuses(to: &str) -> Vec<DestinationNews> {
+    fn refuses(to: &str) -> Vec<ChangedDestination> {
         vec![(named(to), DestinationChange::Refusing("503".into()))]
     }
 
-    fn answers(to: &str) -> Vec<DestinationNews> {
+    fn answers(to: &str) -> Vec<ChangedDestination> {
         vec![(named(to), DestinationChange::Answering)]
     }
 
@@ -197,8 +197,8 @@ mod tests {
     fn a_destination_that_changes_all_the_time_is_two_lines_a_minute_and_the_last_one_is_right() {
         let (mut reports, mut lines) = (Reports::default(), Vec::new());
         for secs in 1..=59 {
-            let news = if secs % 2 == 1 { refuses("a") } else { answers("a") };
-            lines.extend(reports.due(news, at(secs)));
+            let changes = if secs % 2 == 1 { refuses("a") } else { answers("a") };
+            lines.extend(reports.due(changes, at(secs)));
         }
         assert_eq!(lines, [refusing("a"), answering("a")]);
         assert_eq!(reports.due(refuses("b"), at(60)), [refusing("b")], "another one does not wait");
@@ -208,17 +208,17 @@ mod tests {
 
     #[test]
     fn so_many_destinations_are_named_at_a_time() {
-        let all = |of: fn(&str) -> Vec<DestinationNews>| (0..1_000).flat_map(|n: u32| of(&n.to_string())).collect::<Vec<_>>();
+        let all = |of: fn(&str) -> Vec<ChangedDestination>| (0..1_000).flat_map(|n: u32| of(&n.to_string())).collect::<Vec<_>>();
         let mut reports = Reports::default();
         assert_eq!(reports.due(all(refuses), at(1)).len(), NAMED_MAX);
-        for (secs, news, lines) in [
+        for (secs, changes, lines) in [
             (59, Vec::new(), vec![]),
             (500, Vec::new(), vec![Report::MoreRefusing(984)]),
             (501, answers("0"), vec![answering("0")]),
             (502, refuses("late"), vec![refusing("late")]),
             (600, answers("999"), vec![]),
         ] {
-            assert_eq!(reports.due(news, at(secs)), lines, "those that refuse everything for long take no place: {secs}");
+            assert_eq!(reports.due(changes, at(secs)), lines, "those that refuse everything for long take no place: {secs}");
         }
         assert_eq!(reports.due(all(answers), at(601)).len(), NAMED_MAX - 1, "each line has its end");
         assert_eq!(reports.due(Vec::new(), at(900)), []);
@@ -229,7 +229,7 @@ mod tests {
         let mut reports = Reports::default();
         let sixteen: Vec<_> = (0..NAMED_MAX).flat_map(|n| refuses(&n.to_string())).collect();
         assert_eq!(reports.due(sixteen, at(1)).len(), NAMED_MAX);
-        for (secs, news, lines) in [
+        for (secs, changes, lines) in [
             (30, refuses("a"), vec![]),
             (31, refuses("b"), vec![]),
             (32, refuses("c"), vec![]),
@@ -239,7 +239,7 @@ mod tests {
             (62, refuses("a"), vec![refusing("a")]),
             (63, [refuses("d"), answers("d")].concat(), vec![]),
         ] {
-            assert_eq!(reports.due(news, at(secs)), lines, "{secs}");
+            assert_eq!(reports.due(changes, at(secs)), lines, "{secs}");
         }
     }
 

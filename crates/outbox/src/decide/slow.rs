@@ -61,7 +61,7 @@ pub(crate) struct SlowDestinations {
     /// Whether the store holds up the sends, and when it last did. What waited then says nothing about destinations.
     is_held_up: bool,
     pub(super) held_up_at: Moment,
-    news: Vec<Report>,
+    reports: Vec<Report>,
     /// Destinations of which events waited behind a send for `SLOW_AFTER` and more, within the last `STAYS_SLOW`, and when they last did.
     behind: BTreeMap<DestinationKey, Moment>,
     #[cfg(test)]
@@ -87,7 +87,7 @@ impl SlowDestinations {
         }
         let is_named = self.known.values().filter(|known| known.is_named).count() < NAMED_MAX;
         if is_named {
-            self.news.push(Report::Slow { to: to.clone() });
+            self.reports.push(Report::Slow { to: to.clone() });
         }
         self.known.insert(to, SlowDestination { since: now, found_at: now, returns_at: now, is_named });
     }
@@ -96,7 +96,7 @@ impl SlowDestinations {
     fn end_reports(&mut self, now: Moment) {
         for (to, ended) in self.known.extract_if(.., |_, known| now.since(known.found_at) >= REPORTED_FOR) {
             if ended.is_named {
-                self.news.push(Report::InTime { to });
+                self.reports.push(Report::InTime { to });
             }
         }
     }
@@ -125,8 +125,8 @@ impl SlowDestinations {
     }
 
     /// What the log should say now.
-    pub(crate) fn news(&mut self) -> Vec<Report> {
-        std::mem::take(&mut self.news)
+    pub(crate) fn take_reports(&mut self) -> Vec<Report> {
+        std::mem::take(&mut self.reports)
     }
 }
 
@@ -196,12 +196,12 @@ mod tests {
             slow.found(Some(named(n)), at(1));
             slow.found(Some(named(n)), at(2));
         }
-        assert_eq!((slow.count(), slow.news().len(), slow.news().len()), (DESTINATIONS_MAX, NAMED_MAX, 0));
+        assert_eq!((slow.count(), slow.take_reports().len(), slow.take_reports().len()), (DESTINATIONS_MAX, NAMED_MAX, 0));
         slow.found(Some(named(0)), at(3));
         slow.end_reports(at(2).plus(REPORTED_FOR));
-        assert_eq!((slow.count(), slow.news().len()), (1, NAMED_MAX - 1));
+        assert_eq!((slow.count(), slow.take_reports().len()), (1, NAMED_MAX - 1));
         slow.end_reports(at(3).plus(REPORTED_FOR));
-        assert_eq!((slow.count(), slow.news()), (0, vec![Report::InTime { to: Some(named(0)) }]));
+        assert_eq!((slow.count(), slow.take_reports()), (0, vec![Report::InTime { to: Some(named(0)) }]));
     }
 
     #[test]

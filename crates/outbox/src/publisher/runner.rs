@@ -58,12 +58,12 @@ impl PublisherRunner {
     /// Reports the backlog until the handle is dropped.
     fn reports_backlog(&self) -> AbortOnDropHandle<()> {
         let store = Arc::clone(&self.publisher.store);
-        let look = move |most| {
+        let count_backlog = move |most| {
             let store = Arc::clone(&store);
             async move { store.backlog(most).await.map_err(|error| error.to_string()) }.boxed()
         };
         let (sink, poll, ttl) = (self.publisher.sink.name().to_owned(), self.publisher.options.poll, self.me.ttl);
-        AbortOnDropHandle::new(tokio::spawn(async move { watch::report_backlog(look, &sink, poll, ttl).await }))
+        AbortOnDropHandle::new(tokio::spawn(async move { watch::report_backlog(count_backlog, &sink, poll, ttl).await }))
     }
 
     pub(super) async fn run(mut self, shutdown: CancellationToken) -> Result<()> {
@@ -180,7 +180,9 @@ impl PublisherRunner {
                 store.leave(&me).await?;
                 Ok(EngineInput::Gone)
             }),
-            EngineAction::Look => self.jobs.call(StoreCall::Look, async move { Ok(EngineInput::Looked(store.change_mark().await?)) }),
+            EngineAction::ReadMark => {
+                self.jobs.call(StoreCall::ReadMark, async move { Ok(EngineInput::MarkRead(store.change_mark().await?)) })
+            }
             EngineAction::Place { limit } => {
                 self.jobs.call(StoreCall::Place, async move { Ok(EngineInput::Placed(store.place_new(limit).await?)) });
             }

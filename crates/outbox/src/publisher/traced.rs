@@ -10,7 +10,7 @@ use crate::Delivery;
 use crate::decide::{EngineInput, StoreCall};
 
 /// The most events of a batch whose headers are read.
-const LINKS_MOST: usize = 32;
+const LINKS_MAX: usize = 32;
 
 /// The span of a call to the store. Calls that happen all the time, even without events, are at debug level.
 pub(super) fn call(call: StoreCall) -> Span {
@@ -32,7 +32,7 @@ pub(super) fn call(call: StoreCall) -> Span {
             "error.type" = field::Empty,
             "shardwise.fenced" = field::Empty
         ),
-        StoreCall::Fence | StoreCall::Look | StoreCall::Place | StoreCall::Sweep | StoreCall::Clean | StoreCall::Sleep => {
+        StoreCall::Fence | StoreCall::ReadMark | StoreCall::Place | StoreCall::Sweep | StoreCall::Clean | StoreCall::Sleep => {
             tracing::debug_span!(
                 "store",
                 otel.name = format!("outbox {}", format!("{call:?}").to_lowercase()),
@@ -103,7 +103,7 @@ struct Headers {
 
 /// The spans in which the first events of a batch were written, without duplicates.
 fn written_in(batch: &[Delivery]) -> Vec<TraceParent> {
-    let headers = batch.iter().filter_map(|event| event.headers.as_deref()).take(LINKS_MOST);
+    let headers = batch.iter().filter_map(|event| event.headers.as_deref()).take(LINKS_MAX);
     let named = headers.filter_map(|text| TraceParent::parse(&serde_json::from_str::<Headers>(text).ok()?.traceparent?));
     named.fold(Vec::new(), |mut writers, writer| {
         if !writers.contains(&writer) {
@@ -145,7 +145,7 @@ mod tests {
         let traces = |batch: &[Delivery]| written_in(batch).iter().map(|writer| writer.trace_id).collect::<Vec<_>>();
         assert_eq!(traces(&[event(Some(&one)), event(None), event(Some(&other)), event(Some(&one))]), [1, 2]);
         let many: Vec<_> = (1..=100).map(|trace| event(Some(&header(trace)))).collect();
-        assert_eq!(traces(&many).len(), LINKS_MOST);
+        assert_eq!(traces(&many).len(), LINKS_MAX);
     }
 
     #[test]

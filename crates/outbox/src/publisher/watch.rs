@@ -28,7 +28,7 @@ struct UnservedSlots {
 
 impl UnservedSlots {
     /// Reports once that slots have had no publisher for a TTL (`true`), and once that this has ended (`false`).
-    fn look(&mut self, free_slots: u32, ttl: Duration, now: Instant) -> Option<bool> {
+    fn observe(&mut self, free_slots: u32, ttl: Duration, now: Instant) -> Option<bool> {
         if free_slots == 0 {
             let was_said = std::mem::take(self).is_said;
             return was_said.then_some(false);
@@ -41,13 +41,13 @@ impl UnservedSlots {
 }
 
 /// Counts the outbox every ten seconds for the metrics of the whole outbox, and warns of slots that have had no publisher for a TTL.
-/// `look` counts at most the given number of each kind, as [`Store::backlog`](crate::Store::backlog) does. The call ends if the store does
-/// not count.
+/// `count_backlog` counts at most the given number of each kind, as [`Store::backlog`](crate::Store::backlog) does. The call ends if the
+/// store does not count.
 ///
 /// A publisher does this itself. A program that only watches an outbox, such as a sidecar, does it so that the outbox is counted while no
 /// publisher is alive.
 pub async fn report_backlog(
-    look: impl Fn(usize) -> BoxFuture<'static, Result<Option<Backlog>, String>> + Send,
+    count_backlog: impl Fn(usize) -> BoxFuture<'static, Result<Option<Backlog>, String>> + Send,
     sink: &str,
     poll: Duration,
     ttl: Duration,
@@ -57,10 +57,10 @@ pub async fn report_backlog(
     turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         turns.tick().await;
-        let why = match timeout(WITHIN, look(MOST)).await {
+        let why = match timeout(WITHIN, count_backlog(MOST)).await {
             Ok(Ok(Some(backlog))) => {
                 meters.counted(&backlog, poll);
-                match unserved.look(backlog.free_slots, ttl, Instant::now()) {
+                match unserved.observe(backlog.free_slots, ttl, Instant::now()) {
                     None => {}
                     Some(false) => tracing::info!("every slot of the outbox has a living publisher again"),
                     Some(true) => tracing::warn!(
@@ -105,17 +105,17 @@ mod tests {
         let recorder = metrics_util::debugging::DebuggingRecorder::new();
         let shown = recorder.snapshotter();
         let _local = metrics::set_default_local_recorder(&recorder);
-        let looks = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
-        let asked = std::sync::Arc::clone(&looks);
+        let counts = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
+        let asked = std::sync::Arc::clone(&counts);
         // The first count succeeds, the next four fail, and one of these hangs.
-        let look = move |_| -> BoxFuture<'static, Result<Option<Backlog>, String>> {
+        let count_backlog = move |_| -> BoxFuture<'static, Result<Option<Backlog>, String>> {
             match asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
                 1 => Box::pin(std::future::pending()),
                 2..=4 => Box::pin(async { Err("no right".into()) }),
                 _ => Box::pin(async { Ok(Some(Backlog { complete: true, ..Backlog::default() })) }),
             }
         };
-        let reporting = report_backlog(look, "script", Duration::from_secs(1), Duration::from_secs(15));
+        let reporting = report_backlog(count_backlog, "script", Duration::from_secs(1), Duration::from_secs(15));
         tokio::pin!(reporting);
         // Counts at 2, 12 (timed out at 17), 22, 32, 42 and 52 s.
         let begun = Instant::now();
@@ -123,7 +123,7 @@ mod tests {
         // A gauge that was read is 0 until it is set again.
         for (seconds, gauge, expected) in [(5, complete, 1.0), (25, stuck, 0.0), (35, stuck, 1.0), (55, complete, 1.0)] {
             let _ = tokio::time::timeout_at(begun + Duration::from_secs(seconds), &mut reporting).await;
-            assert_eq!(value(&shown, gauge), Some(expected), "{gauge} after {seconds} s, {looks:?} looks");
+            assert_eq!(value(&shown, gauge), Some(expected), "{gauge} after {seconds} s, {counts:?} counts");
         }
     }
 
@@ -151,11 +151,11 @@ mod tests {
         let lines = || String::from_utf8_lossy(&logged.0.lock().unwrap()).lines().map(str::to_owned).collect::<Vec<_>>();
         let begun = Instant::now();
         // Three slots have no holder until the 45th second.
-        let look = move |_| -> BoxFuture<'static, Result<Option<Backlog>, String>> {
+        let count_backlog = move |_| -> BoxFuture<'static, Result<Option<Backlog>, String>> {
             let free_slots = if begun.elapsed() < Duration::from_secs(45) { 3 } else { 0 };
             Box::pin(async move { Ok(Some(Backlog { complete: true, free_slots, unpublished: 7, ..Backlog::default() })) })
         };
-        let reporting = report_backlog(look, "script", Duration::from_secs(1), Duration::from_secs(15));
+        let reporting = report_backlog(count_backlog, "script", Duration::from_secs(1), Duration::from_secs(15));
         tokio::pin!(reporting);
         // Counts at 2, 12, 22, 32, 42 and 52 s.
         for (seconds, said) in [(15, 0), (25, 1), (44, 1), (55, 2)] {
@@ -172,10 +172,10 @@ mod tests {
     #[tokio::test]
     async fn slots_without_a_publisher_are_said_once_after_a_ttl_and_once_when_they_have_one() {
         let (mut unserved, begun, ttl) = (UnservedSlots::default(), Instant::now(), Duration::from_secs(15));
-        let mut look = |free, seconds| unserved.look(free, ttl, begun + Duration::from_secs(seconds));
-        assert_eq!([look(3, 0), look(0, 10), look(3, 20), look(2, 30)], [None, None, None, None], "no TTL has passed");
-        assert_eq!([look(2, 35), look(2, 50)], [Some(true), None]);
-        assert_eq!([look(0, 60), look(0, 70)], [Some(false), None]);
-        assert_eq!([look(1, 80), look(1, 95)], [None, Some(true)], "again");
+        let mut observe = |free, seconds| unserved.observe(free, ttl, begun + Duration::from_secs(seconds));
+        assert_eq!([observe(3, 0), observe(0, 10), observe(3, 20), observe(2, 30)], [None, None, None, None], "no TTL has passed");
+        assert_eq!([observe(2, 35), observe(2, 50)], [Some(true), None]);
+        assert_eq!([observe(0, 60), observe(0, 70)], [Some(false), None]);
+        assert_eq!([observe(1, 80), observe(1, 95)], [None, Some(true)], "again");
     }
 }

@@ -66,7 +66,7 @@ async fn expire(store: &SqliteStore, oldest_kept: i64, limit: i64) -> Result<u64
 
 /// Returns the number of forgotten aggregates, and where to continue.
 async fn forget(store: &SqliteStore, after: i64, limit: i64) -> Result<Option<(u64, Option<i64>)>> {
-    let (looked_at, last): (i64, Option<i64>) = sqlx::query_as(WINDOW).bind(after).bind(limit).fetch_one(&store.readers).await.at(store)?;
+    let (visited, last): (i64, Option<i64>) = sqlx::query_as(WINDOW).bind(after).bind(limit).fetch_one(&store.readers).await.at(store)?;
     let Some(last) = last else { return Ok(Some((0, None))) };
     let idle: Vec<i64> = sqlx::query_scalar(IDLE).bind(after).bind(last).fetch_all(&store.readers).await.at(store)?;
     let mut forgotten = 0;
@@ -77,7 +77,7 @@ async fn forget(store: &SqliteStore, after: i64, limit: i64) -> Result<Option<(u
         forgotten = sqlx::query(FORGET).bind(&idle).execute(&mut *tx).await.at(store)?.rows_affected();
         tx.commit().await.at(store)?;
     }
-    Ok(Some((forgotten, (looked_at == limit).then_some(last))))
+    Ok(Some((forgotten, (visited == limit).then_some(last))))
 }
 
 pub(super) async fn place_new(store: &SqliteStore, limit: usize) -> Result<usize> {

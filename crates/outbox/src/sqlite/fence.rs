@@ -139,8 +139,8 @@ pub(super) async fn take(store: &SqliteStore, me: &PublisherRegistration, slots:
     let (wanted, incarnation) = (json!(slots.iter().collect::<Vec<_>>()).to_string(), me.incarnation.to_string());
     let boot_id = &store.config.boot_id;
     // Check without the write lock first: this runs every few milliseconds while the former holder finishes.
-    let look = sqlx::query(ANY_TAKEABLE).bind(&wanted).bind(&incarnation).bind(boot_id).bind(store.boot_nanos()).bind(me.slots);
-    if look.fetch_optional(&store.readers).await.at(store)?.is_none() {
+    let takeable = sqlx::query(ANY_TAKEABLE).bind(&wanted).bind(&incarnation).bind(boot_id).bind(store.boot_nanos()).bind(me.slots);
+    if takeable.fetch_optional(&store.readers).await.at(store)?.is_none() {
         return Ok(Vec::new());
     }
     // Each attempt to get the lock reads the clock again.

@@ -52,16 +52,16 @@ pub(super) async fn sweep(store: &SqliteStore, retention: Duration, position: i6
 async fn old(store: &SqliteStore, retention: Duration, position: i64, limit: i64) -> Result<SweepResult> {
     let oldest_kept = unix_ms().saturating_sub(millis(retention));
     let window = sqlx::query_as(WINDOW).bind(position).bind(limit).fetch_one(&store.readers).await.at(store)?;
-    let (looked_at, last, oldest): (i64, Option<i64>, Option<i64>) = window;
+    let (visited, last, oldest): (i64, Option<i64>, Option<i64>) = window;
     let (Some(last), Some(oldest)) = (last, oldest) else { return Ok(SweepResult::default()) };
     // Positions rise with time, except for writers whose clock is ahead. If rows behind a window without old rows are old, the sample is
     // likely to contain some.
     if oldest >= oldest_kept {
-        let goes_on = looked_at == limit && oldest_beyond(store, last).await?.is_some_and(|oldest| oldest < oldest_kept);
+        let goes_on = visited == limit && oldest_beyond(store, last).await?.is_some_and(|oldest| oldest < oldest_kept);
         return Ok(SweepResult { resume: goes_on.then_some(last), ..SweepResult::default() });
     }
     let old = sqlx::query_scalar(OLD).bind(position).bind(last).bind(oldest_kept).fetch_all(&store.readers).await.at(store)?;
-    Ok(SweepResult { resume: (looked_at == limit).then_some(last), ..delete(store, &old).await? })
+    Ok(SweepResult { resume: (visited == limit).then_some(last), ..delete(store, &old).await? })
 }
 
 async fn oldest_beyond(store: &SqliteStore, position: i64) -> Result<Option<i64>> {
@@ -73,14 +73,14 @@ async fn oldest_beyond(store: &SqliteStore, position: i64) -> Result<Option<i64>
 /// Deletes by aggregate; the position is an aggregate's. Publishers delete on delivery, so this finds only what another retention left.
 async fn all_delivered(store: &SqliteStore, position: i64, limit: i64) -> Result<SweepResult> {
     let window = sqlx::query_as(AGGREGATES).bind(position).bind(limit).fetch_one(&store.readers).await.at(store)?;
-    let (looked_at, Some(last)): (i64, Option<i64>) = window else { return Ok(SweepResult::default()) };
+    let (visited, Some(last)): (i64, Option<i64>) = window else { return Ok(SweepResult::default()) };
     let rows = sqlx::query(DELIVERED).bind(position).bind(last).bind(limit).fetch_all(&store.readers).await.at(store)?;
     let positions = rows.iter().map(|row| row.try_get(0)).collect::<Result<Vec<i64>, _>>().at(store)?;
     let swept = delete(store, &positions).await?;
     let resume = match rows.last() {
         // The last aggregate may have more.
         Some(row) if i64::try_from(rows.len()).is_ok_and(|found| found == limit) => Some(row.try_get::<i64, _>(1).at(store)? - 1),
-        _ => (looked_at == limit).then_some(last),
+        _ => (visited == limit).then_some(last),
     };
     Ok(SweepResult { resume, ..swept })
 }

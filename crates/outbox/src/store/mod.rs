@@ -34,7 +34,7 @@ pub struct PublisherRegistration {
     pub incarnation: Incarnation,
     /// How long it counts as alive after it was seen.
     pub ttl: Duration,
-    /// The number of slots of the circle: 1 to 65,536.
+    /// The number of slots of the ring: 1 to 65,536.
     pub slots: u32,
 }
 

@@ -90,7 +90,7 @@ async fn blocks(outbox: &Outbox, me: &PublisherRegistration, from: i64) -> u64 {
     number("hit=") + number(" read=")
 }
 
-/// Polls like a publisher that goes around the circle; returns milliseconds, sorted.
+/// Polls like a publisher that goes around the ring; returns milliseconds, sorted.
 async fn poll(store: &PostgresStore, me: &PublisherRegistration, batch: usize, polls: usize) -> Vec<f64> {
     let (mut after, mut took) = (None, Vec::with_capacity(polls));
     // The first polls prepare the statement.

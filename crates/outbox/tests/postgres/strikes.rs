@@ -37,7 +37,7 @@ pub(crate) async fn read(store: &PostgresStore, me: &PublisherRegistration) -> V
     patiently("fetch", async || store.fetch(me, &request).await).await.runs.iter().map(outcome).collect()
 }
 
-/// A writer that comes and goes between a mark's look and its lock leaves no new version of the aggregate's row. The mark looks at the
+/// A writer that comes and goes between a mark's read and its lock leaves no new version of the aggregate's row. The mark looks at the
 /// outbox, and then waits for its slot.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_mark_strikes_nothing_off_that_a_writer_has_added_to_since_it_looked() {

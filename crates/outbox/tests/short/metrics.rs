@@ -68,7 +68,7 @@ async fn publish(poison: Poison, recorder: &DebuggingRecorder, sums: &mut BTreeM
     })
     .await;
     if poison == Poison::Block {
-        eventually("a look at the backlog sees the blocked aggregate", LIMIT, async || {
+        eventually("a reading of the backlog sees the blocked aggregate", LIMIT, async || {
             read(&snapshotter, sums);
             let seen = |name: &str| sums.get(&format!("shardwise_outbox_{name}")).copied().unwrap_or_default();
             seen("backlog_complete") > 0.0 && seen("blocked_aggregates") > 0.0 && seen("pending_events") > 0.0

@@ -18,7 +18,7 @@ use crate::path_parameters::PolicyPath;
 use crate::problem::{BAD_KEY, BAD_REQUEST, Result};
 
 /// The most keys of one request.
-const KEYS_MOST: usize = 1_000;
+const KEYS_MAX: usize = 1_000;
 
 /// The keys in which work is to start.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -54,13 +54,13 @@ pub(crate) async fn enter(State(app): State<Arc<App>>, PolicyPath(joined): Polic
     leases.grants_anything()?;
     let id = leases.shown(request.headers())?;
     let EnterRequest { keys } = body::json(&app, request).await?;
-    if keys.len() > KEYS_MOST {
-        return Err(BAD_REQUEST.because(format!("at most {KEYS_MOST} keys in one request")));
+    if keys.len() > KEYS_MAX {
+        return Err(BAD_REQUEST.because(format!("at most {KEYS_MAX} keys in one request")));
     }
     if keys.iter().any(|key| key.len() > KEY_BYTES_MAX) {
         return Err(BAD_KEY.because(format!("a key has at most {KEY_BYTES_MAX} bytes")));
     }
-    let entered = leases.look_unswept(|state, now, valid| {
+    let entered = leases.read_unswept(|state, now, valid| {
         state.check(now, id)?;
         let (ownership, valid_ms) = (leases.service.ownership(), millis(valid));
         let entered = keys.into_iter().filter_map(|key| {

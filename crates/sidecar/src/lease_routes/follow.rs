@@ -21,7 +21,7 @@ use super::lease::leasable;
 use crate::app::App;
 use crate::body::{self, Whole};
 use crate::leases::state::{GrantChange, GrantPhase, LeaseId, LeaseRefusal, LeaseState, WorkerGrant};
-use crate::leases::{FOLLOWERS_MOST, Leases};
+use crate::leases::{FOLLOWERS_MAX, Leases};
 use crate::millis::millis;
 use crate::path_parameters::PolicyPath;
 use crate::problem::{BAD_REQUEST, Result, TOO_MANY};
@@ -29,9 +29,9 @@ use crate::problem::{BAD_REQUEST, Result, TOO_MANY};
 /// The interval of lines in a stream without changes, so that both sides notice when the other one is gone.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
 /// The most grants that are finished by one request.
-const FINISHED_MOST: usize = 65_536;
+const FINISHED_MAX: usize = 65_536;
 /// The longest wait for a change.
-const WAIT_MOST: Duration = Duration::from_secs(30);
+const WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// A slot or a name that the worker was granted.
 #[derive(Debug, Serialize, ToSchema)]
@@ -108,10 +108,10 @@ pub(crate) async fn grants(PolicyPath(joined): PolicyPath, RawQuery(query): RawQ
     leases.grants_anything()?;
     let id = leases.shown(&headers)?;
     let wanted = wanted(query.as_deref().unwrap_or_default())?;
-    let busy = |_| TOO_MANY.because(format!("at most {FOLLOWERS_MOST} requests follow the grants of a policy at a time"));
+    let busy = |_| TOO_MANY.because(format!("at most {FOLLOWERS_MAX} requests follow the grants of a policy at a time"));
     let permit = Arc::clone(&leases.followers).try_acquire_owned().map_err(busy)?;
-    let news = leases.news.subscribe();
-    let mut follower = GrantFollower { leases: Arc::clone(leases), id, news, read: None, is_over: false, _permit: permit };
+    let changed = leases.changed.subscribe();
+    let mut follower = GrantFollower { leases: Arc::clone(leases), id, changed, read: None, is_over: false, _permit: permit };
     if let Some((wait, after)) = wanted {
         return Ok(Json(follower.list_after(wait, after).await?).into_response());
     }
@@ -133,7 +133,7 @@ fn wanted(query: &str) -> Result<Option<(Duration, Option<u64>)>> {
         *place = Some(value.parse::<u64>().map_err(|_| BAD_REQUEST.because(format!("{name} is a number")))?);
     }
     match wait.map(Duration::from_millis) {
-        Some(wait) if wait > WAIT_MOST => Err(BAD_REQUEST.because(format!("wait is at most {} ms", millis(WAIT_MOST)))),
+        Some(wait) if wait > WAIT_MAX => Err(BAD_REQUEST.because(format!("wait is at most {} ms", millis(WAIT_MAX)))),
         None if after.is_some() => Err(BAD_REQUEST.because("after needs wait")),
         wait => Ok(wait.map(|wait| (wait, after))),
     }
@@ -169,8 +169,8 @@ pub(crate) async fn finished(State(app): State<Arc<App>>, PolicyPath(joined): Po
     leases.grants_anything()?;
     let id = leases.shown(request.headers())?;
     let FinishRequest { grants } = body::json(&app, request).await?;
-    if grants.len() > FINISHED_MOST {
-        return Err(BAD_REQUEST.because(format!("at most {FINISHED_MOST} grants in one request")));
+    if grants.len() > FINISHED_MAX {
+        return Err(BAD_REQUEST.because(format!("at most {FINISHED_MAX} grants in one request")));
     }
     let grants: Vec<u64> = grants.into_iter().map(|Whole(number)| number).collect();
     let finished = leases.update(|state, now| state.check(now, id).map(|_| state.finished(&grants)));
@@ -193,7 +193,7 @@ impl ShownGrant {
 struct GrantFollower {
     leases: Arc<Leases>,
     id: LeaseId,
-    news: watch::Receiver<u64>,
+    changed: watch::Receiver<u64>,
     /// The version that was sent; `None` before the first line.
     read: Option<u64>,
     is_over: bool,
@@ -204,15 +204,16 @@ impl GrantFollower {
     async fn list_after(&mut self, wait: Duration, after: Option<u64>) -> Result<GrantList> {
         let until = tokio::time::Instant::now() + wait;
         loop {
-            self.news.borrow_and_update();
+            self.changed.borrow_and_update();
             let (leases, id) = (&self.leases, self.id);
-            let list = leases.look(|state, now, valid| {
+            let list = leases.read_swept(|state, now, valid| {
                 state.check(now, id)?;
                 state.saw(after);
                 Ok(GrantList::whole(state, valid))
             });
             let list = list.map_err(|refusal| self.leases.refused(refusal))?;
-            let is_late = tokio::time::timeout_at(until, async { after == Some(list.version) && self.news.changed().await.is_ok() }).await;
+            let is_late =
+                tokio::time::timeout_at(until, async { after == Some(list.version) && self.changed.changed().await.is_ok() }).await;
             if is_late != Ok(true) {
                 return Ok(list);
             }
@@ -226,20 +227,22 @@ impl GrantFollower {
         }
         let mut lines = self.lines();
         if lines.is_empty() {
-            let _ = tokio::time::timeout(ALIVE_EVERY, self.news.changed()).await;
+            let _ = tokio::time::timeout(ALIVE_EVERY, self.changed.changed()).await;
             lines = self.lines();
         }
         if lines.is_empty() {
-            lines = self.leases.look(|state, _, valid| line("alive", state, self.read.unwrap_or_default(), valid, std::iter::empty()));
+            lines =
+                self.leases.read_swept(|state, _, valid| line("alive", state, self.read.unwrap_or_default(), valid, std::iter::empty()));
         }
         Some(lines)
     }
 
     /// What has changed since the last line.
     fn lines(&mut self) -> String {
-        self.news.borrow_and_update();
+        self.changed.borrow_and_update();
         let (id, read) = (self.id, self.read);
-        let changes = self.leases.look(|state, now, valid| state.check(now, id).map(|_| (state.version(), changes(state, read, valid))));
+        let changes =
+            self.leases.read_swept(|state, now, valid| state.check(now, id).map(|_| (state.version(), changes(state, read, valid))));
         match changes {
             Ok((version, lines)) => {
                 self.read = Some(version);

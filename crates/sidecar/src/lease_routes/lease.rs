@@ -83,7 +83,7 @@ pub(crate) async fn open(
         return Err(BAD_REQUEST.because(format!("ttl_ms = {ttl_ms} is not allowed: a lease lasts {least} to {most} ms")));
     }
     let (id, ttl) = (LeaseId::new(rand::random()), Duration::from_millis(ttl_ms));
-    let opened = leases.look(|state, now, _| {
+    let opened = leases.read_swept(|state, now, _| {
         state.open(now, id, ttl)?;
         // Nothing is granted yet.
         Ok(WorkerLease::of(state, id, ttl, Duration::ZERO))
@@ -113,7 +113,7 @@ pub(crate) async fn renew(
     let leases = leasable(&joined)?;
     let id = named(leases, &id)?;
     leases.update(|state, now| state.renew(now, id, seen.map(|Whole(version)| version))).map_err(|refusal| leases.refused(refusal))?;
-    let renewed = leases.look(|state, now, valid| {
+    let renewed = leases.read_swept(|state, now, valid| {
         let ttl = state.check(now, id)?;
         Ok(WorkerLease::of(state, id, ttl, valid))
     });

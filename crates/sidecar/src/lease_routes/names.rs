@@ -21,7 +21,7 @@ use crate::path_parameters::PolicyPath;
 use crate::problem::{BAD_REQUEST, CONFLICT, Result};
 
 /// The most names of a kind in one offer.
-const OFFERS_MOST: usize = 64;
+const OFFERS_MAX: usize = 64;
 
 /// What the worker can do under a name.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -114,8 +114,8 @@ impl OfferRequest {
     /// Each offer once.
     fn offered(self) -> Result<BTreeSet<OfferedWork>> {
         let Self { singletons, daemons, timers, counts: _ } = self;
-        if [singletons.len(), daemons.len(), timers.len()].into_iter().any(|length| length > OFFERS_MOST) {
-            return Err(BAD_REQUEST.because(format!("at most {OFFERS_MOST} names of a kind")));
+        if [singletons.len(), daemons.len(), timers.len()].into_iter().any(|length| length > OFFERS_MAX) {
+            return Err(BAD_REQUEST.because(format!("at most {OFFERS_MAX} names of a kind")));
         }
         let names: BTreeSet<&str> = timers.iter().map(|timer| timer.name.as_str()).collect();
         let timer = |OfferedTimer { name, every_ms, phase_ms }: &OfferedTimer| OfferedWork::Timer {

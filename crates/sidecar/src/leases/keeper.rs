@@ -12,7 +12,7 @@ use super::Leases;
 use super::state::GrantPhase;
 
 /// The runtime's timers stop while the machine sleeps, and the lease does not.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+const POLL_EVERY: Duration = Duration::from_millis(250);
 
 impl Leases {
     /// Follows the lease and what this member holds, until the service ends. Without a live lease the member is drained.
@@ -21,7 +21,7 @@ impl Leases {
         loop {
             held.borrow_and_update();
             self.settle(&mut guards);
-            let ends = self.locked().span().map(|(_, ends)| ends.since(self.service.now()).min(LOOK_EVERY));
+            let ends = self.locked().span().map(|(_, ends)| ends.since(self.service.now()).min(POLL_EVERY));
             tokio::select! {
                 changed = held.changed() => if changed.is_err() { return },
                 () = self.wake.notified() => {}

@@ -23,14 +23,14 @@ const LEASE: HeaderName = HeaderName::from_static("shardwise-lease");
 /// The routes of workers, behind the policy; the worker's token admits to these alone.
 const ROUTES: [&str; 7] = ["leases", "leases/{lease}", "grants", "grants/finished", "enter", "names", "owned"];
 /// The most requests that follow the grants of one policy at a time.
-pub(crate) const FOLLOWERS_MOST: usize = 8;
+pub(crate) const FOLLOWERS_MAX: usize = 8;
 
 /// The lease of the local worker on one policy, and the grants under it.
 pub(crate) struct Leases {
     pub(crate) service: ShardingService,
     pub(crate) state: Mutex<LeaseState>,
     /// The version of the grants.
-    pub(crate) news: watch::Sender<u64>,
+    pub(crate) changed: watch::Sender<u64>,
     /// The lease has changed, or the worker has finished something: the keeper looks again.
     pub(crate) wake: Notify,
     /// What is offered under a name, and the lease under which it is.
@@ -42,11 +42,11 @@ impl Leases {
     pub(crate) fn new(service: ShardingService) -> Self {
         let policy = service.policy();
         let slots = if policy.placement.kind.by_key().is_some() { 0 } else { policy.placement.slots };
-        let followers = Arc::new(Semaphore::new(FOLLOWERS_MOST));
+        let followers = Arc::new(Semaphore::new(FOLLOWERS_MAX));
         Self {
             service,
             state: Mutex::new(LeaseState::new(slots)),
-            news: watch::Sender::default(),
+            changed: watch::Sender::default(),
             wake: Notify::new(),
             offers: Mutex::default(),
             followers,
@@ -67,7 +67,7 @@ impl Leases {
 
     /// The slots in which the worker with that lease may start work now. Nothing after the deadline of what this member holds.
     pub(crate) fn open_slots(&self, id: LeaseId) -> Result<SlotSet> {
-        let opened = self.look(|state, now, _| {
+        let opened = self.read_swept(|state, now, _| {
             state.check(now, id)?;
             let is_live = self.service.ownership().is_live_at(now);
             Ok(if is_live { state.slots().clone() } else { SlotSet::empty(state.slots().slots()) })
@@ -78,7 +78,7 @@ impl Leases {
     /// Whether work on that key may start now: without a lease where none is needed, else under the live one.
     pub(crate) fn opens(&self, key: &str) -> bool {
         !self.are_required()
-            || self.look_unswept(|state, now, _| {
+            || self.read_unswept(|state, now, _| {
                 state.expire(now);
                 open_fence(state, &self.service.ownership(), now, key).is_some()
             })
@@ -86,7 +86,7 @@ impl Leases {
 
     /// Whether the worker was granted that slot under that epoch, and may start work in it now.
     pub(crate) fn opens_slot(&self, fence: Fence) -> bool {
-        self.look_unswept(|state, now, _| {
+        self.read_unswept(|state, now, _| {
             state.expire(now);
             state.open_slot(fence.slot).is_some_and(|grant| grant.epoch == fence.epoch)
         })
@@ -94,7 +94,7 @@ impl Leases {
 
     /// The same for a name.
     pub(crate) fn opens_name(&self, name: &ClaimName, epoch: Epoch) -> bool {
-        self.look(|state, now, _| {
+        self.read_swept(|state, now, _| {
             state.expire(now);
             let is_it = |resource: &Resource| matches!(resource, Resource::Name(granted) if granted == name);
             state.grants().any(|grant| grant.phase == GrantPhase::Granted && grant.epoch == epoch && is_it(&grant.resource))
@@ -102,15 +102,15 @@ impl Leases {
     }
 
     /// Reads the state as it is now, and for how long the grants hold: while the lease is live and this member holds its claims.
-    pub(crate) fn look<T>(&self, read: impl FnOnce(&mut LeaseState, Moment, Duration) -> T) -> T {
-        self.look_unswept(|state, now, valid| {
+    pub(crate) fn read_swept<T>(&self, read: impl FnOnce(&mut LeaseState, Moment, Duration) -> T) -> T {
+        self.read_unswept(|state, now, valid| {
             state.sweep(now);
             read(state, now, valid)
         })
     }
 
     /// The same for a reader that looks itself whether a grant is lost: with a thousand grants, to look at all takes longer than the rest.
-    pub(crate) fn look_unswept<T>(&self, read: impl FnOnce(&mut LeaseState, Moment, Duration) -> T) -> T {
+    pub(crate) fn read_unswept<T>(&self, read: impl FnOnce(&mut LeaseState, Moment, Duration) -> T) -> T {
         // In this order: if the member has lost its claims and joined again, the end of its new claims is not taken for that of the lost
         // ones.
         let held = self.service.ownership().claims_end();
@@ -162,7 +162,7 @@ impl Leases {
         let mut state = self.locked();
         let changed = change(&mut state, self.service.now());
         let version = state.version();
-        self.news.send_if_modified(|known| std::mem::replace(known, version) != version);
+        self.changed.send_if_modified(|known| std::mem::replace(known, version) != version);
         changed
     }
 

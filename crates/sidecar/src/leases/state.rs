@@ -9,9 +9,9 @@ use shardwise::{Epoch, Moment, Ownership, Period, SlotSet};
 use tokio_util::sync::CancellationToken;
 
 /// The most changes that are kept for streams; a stream that is further behind gets the whole table again.
-const CHANGES_MOST: usize = 65_536;
+const CHANGES_MAX: usize = 65_536;
 /// From so many names on, those that the leases before the latest ones were granted are forgotten.
-const FORMER_NAMES_MOST: usize = 4_096;
+const FORMER_NAMES_MAX: usize = 4_096;
 const FORMER_LEASES: u64 = 16;
 
 /// The id of a lease: a random number, shown as 32 hexadecimal digits.
@@ -119,7 +119,7 @@ pub(crate) struct LeaseState {
 }
 
 impl LeaseState {
-    /// No lease, for a circle of that many slots.
+    /// No lease, for a ring of that many slots.
     pub(crate) fn new(slots: u32) -> Self {
         Self {
             lease: None,
@@ -143,7 +143,7 @@ impl LeaseState {
             return Err(LeaseRefusal::Taken { age: now.since(lease.opened), left: lease.ends.since(now) });
         }
         self.opened += 1;
-        if self.former.len() > self.slots.slots() as usize + FORMER_NAMES_MOST {
+        if self.former.len() > self.slots.slots() as usize + FORMER_NAMES_MAX {
             // Grants of leases older than FORMER_LEASES have been released.
             self.former.retain(|resource, (_, lease)| matches!(resource, Resource::Slot(_)) || *lease + FORMER_LEASES > self.opened);
         }
@@ -325,7 +325,7 @@ impl LeaseState {
 
     fn changed(&mut self, at: Moment, grant: WorkerGrant) {
         self.version += 1;
-        if self.changes.len() == CHANGES_MOST {
+        if self.changes.len() == CHANGES_MAX {
             self.changes.pop_front();
         }
         self.changes.push_back(GrantChange { version: self.version, at, grant });
@@ -359,7 +359,7 @@ impl LeaseState {
 
     /// The changes after that version, the oldest first; `None` if they are not all kept.
     pub(crate) fn changes_after(&self, version: u64) -> Option<impl Iterator<Item = &GrantChange>> {
-        let is_complete = self.changes.len() < CHANGES_MOST || self.changes.front().is_some_and(|oldest| oldest.version <= version + 1);
+        let is_complete = self.changes.len() < CHANGES_MAX || self.changes.front().is_some_and(|oldest| oldest.version <= version + 1);
         let after = self.changes.partition_point(|change| change.version <= version);
         is_complete.then(|| self.changes.range(after..))
     }

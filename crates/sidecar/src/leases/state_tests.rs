@@ -141,7 +141,7 @@ fn a_reader_gets_each_change_after_its_version() {
     let all = [(3, GrantPhase::Granted), (4, GrantPhase::Granted), (3, GrantPhase::Finish)];
     assert_eq!((changes(&state, before), changes(&state, between)), (all.to_vec(), all[1..].to_vec()));
     assert_eq!(changes(&state, state.version()), []);
-    for _ in 0..CHANGES_MOST {
+    for _ in 0..CHANGES_MAX {
         granted(&mut state, 5, 9);
     }
     assert!(state.changes_after(before).is_none(), "too far behind");

@@ -103,7 +103,7 @@ impl Browser {
     }
 
     /// An empty tab.
-    pub fn tab(&self, look: PageView) -> Result<Tab<'_>> {
+    pub fn tab(&self, view: PageView) -> Result<Tab<'_>> {
         let target = self.pipe.call(None, "Target.createTarget", &json!({"url": "about:blank"}))?;
         let attached = self.pipe.call(None, "Target.attachToTarget", &json!({"targetId": target["targetId"], "flatten": true}))?;
         let session = attached["sessionId"].as_str().unwrap_or_default().to_owned();
@@ -111,13 +111,13 @@ impl Browser {
         for domain in ["Page", "Runtime", "Network", "Log"] {
             tab.call(&format!("{domain}.enable"), &json!({}))?;
         }
-        tab.look(look)?;
+        tab.set_view(view)?;
         Ok(tab)
     }
 
     /// A tab with that page, once it has been loaded.
-    pub fn open(&self, url: &str, look: PageView) -> Result<Tab<'_>> {
-        let tab = self.tab(look)?;
+    pub fn open(&self, url: &str, view: PageView) -> Result<Tab<'_>> {
+        let tab = self.tab(view)?;
         tab.go(url)?;
         Ok(tab)
     }
@@ -137,8 +137,8 @@ impl Tab<'_> {
     }
 
     /// Looks at the page in another way.
-    pub fn look(&self, look: PageView) -> Result<()> {
-        let PageView { width, height, phone, dark } = look;
+    pub fn set_view(&self, view: PageView) -> Result<()> {
+        let PageView { width, height, phone, dark } = view;
         let metrics = json!({"width": width, "height": height, "deviceScaleFactor": if phone { 2 } else { 1 }, "mobile": phone});
         self.call("Emulation.setDeviceMetricsOverride", &metrics)?;
         let scheme = if dark { "dark" } else { "light" };

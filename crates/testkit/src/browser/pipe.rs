@@ -24,7 +24,7 @@ struct PipeInbox {
 #[derive(Debug, Default)]
 struct PipeShared {
     inbox: Mutex<PipeInbox>,
-    news: Condvar,
+    arrived: Condvar,
 }
 
 impl PipeShared {
@@ -79,7 +79,7 @@ impl Pipe {
             if left.is_zero() {
                 return Err(Error::new(format!("the browser has not answered {method} within {PATIENCE:?}")));
             }
-            inbox = self.shared.news.wait_timeout(inbox, left).unwrap_or_else(PoisonError::into_inner).0;
+            inbox = self.shared.arrived.wait_timeout(inbox, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
@@ -114,6 +114,6 @@ fn read(mut from: BufReader<File>, shared: &PipeShared) {
             Some(id) => drop(inbox.answers.insert(id, message)),
             None => inbox.events.push(message),
         }
-        shared.news.notify_all();
+        shared.arrived.notify_all();
     }
 }

@@ -10,7 +10,7 @@ use super::{ClusterPlace, Nats, NatsOptions, NatsPorts};
 use crate::error::{Error, Result};
 use crate::http;
 use crate::ports::Port;
-use crate::process::{LOOK_EVERY, PATIENCE};
+use crate::process::{PATIENCE, POLL_EVERY};
 use crate::proxy::TcpProxy;
 use crate::server::started;
 
@@ -57,7 +57,7 @@ impl NatsCluster {
                     return Ok(index);
                 }
             }
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(POLL_EVERY).await;
         }
         Err(Error::new(format!("no server led the {what:?} of {stream} within {} s", PATIENCE.as_secs())))
     }

@@ -169,19 +169,19 @@ impl Nats {
 
     /// Waits until it greets clients and `JetStream` is there.
     async fn wait_ready(&self) -> Result<()> {
-        let look = async || {
+        let probe = async || {
             let mut stream = TcpStream::connect(self.socket_addr()).await.map_err(|error| error.to_string())?;
             let mut greeting = [0; 4];
             stream.read_exact(&mut greeting).await.map_err(|error| error.to_string())?;
             if greeting == *b"INFO" { Ok(()) } else { Err(String::from_utf8_lossy(&greeting).into_owned()) }
         };
-        self.process.until("it greets", look).await?;
+        self.process.until("it greets", probe).await?;
         let Some(monitor) = &self.ports.monitor else { return Ok(()) };
-        let look = async || {
+        let probe = async || {
             let answer = http::get(monitor.address(), "/healthz").await.map_err(|error| error.to_string())?;
             if answer.status == 200 { Ok(()) } else { Err(answer.body) }
         };
-        self.process.until("JetStream has a leader", look).await
+        self.process.until("JetStream has a leader", probe).await
     }
 
     /// Publishes a message and gives back what answers it, such as `JetStream` to `$JS.API.STREAM.DELETE.KV_b`, or to a message that a

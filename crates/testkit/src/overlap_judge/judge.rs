@@ -43,7 +43,7 @@ pub struct Findings {
     /// See `late_refused`.
     pub late_first: usize,
     /// Writes that passed though one under a higher epoch had been answered before they were asked for.
-    pub ghosts: Vec<Line>,
+    pub stale_writes: Vec<Line>,
     /// Writes inside of a stay.
     pub writes: usize,
     /// Writes that were refused without any write under a higher epoch.
@@ -156,7 +156,7 @@ fn judge(writes: &[(Line, bool)], found: &mut Findings) {
         let Line::Wrote { slot, epoch, at, passed, .. } = *line else { continue };
         let overtaken = first.range((slot, epoch + 1)..=(slot, u64::MAX)).any(|(_, done)| *done < at);
         match (passed, late) {
-            (true, _) if overtaken => found.ghosts.push(*line),
+            (true, _) if overtaken => found.stale_writes.push(*line),
             (true, true) => found.late_first += 1,
             (true, false) => found.writes += 1,
             (false, _) if highest[&slot] == epoch => found.wrongly_refused += 1,

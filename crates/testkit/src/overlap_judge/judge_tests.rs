@@ -60,11 +60,11 @@ fn a_stay_ends_with_leaving_and_with_its_loss_before_its_deadline() {
 
 #[test]
 fn what_runs_on_after_its_time_is_counted_apart_and_is_no_overlap() {
-    let ghost = vec![enter(1, 10, 50), lost(1, 90, false), wrote(1, 91, 92, false)];
+    let stale = vec![enter(1, 10, 50), lost(1, 90, false), wrote(1, 91, 92, false)];
     let owner = vec![enter(2, 60, 120), wrote(2, 61, 62, true)];
-    let found = findings(&[ghost, owner]);
+    let found = findings(&[stale, owner]);
     assert_eq!((found.overlaps.len(), found.late, found.owned_late), (0, 1, 0));
-    assert_eq!((found.late_refused, found.writes, found.ghosts.len()), (1, 1, 0));
+    assert_eq!((found.late_refused, found.writes, found.stale_writes.len()), (1, 1, 0));
 }
 
 #[test]
@@ -74,21 +74,21 @@ fn a_service_that_says_owned_to_what_is_lost_is_found() {
 }
 
 #[test]
-fn a_write_of_a_ghost_that_passed_is_found_and_one_before_any_others_is_none() {
-    let ghost = |at, done| vec![enter(1, 10, 50), lost(1, 60, false), wrote(1, at, done, true)];
+fn a_stale_write_that_passed_is_found_and_one_before_any_others_is_none() {
+    let stale = |at, done| vec![enter(1, 10, 50), lost(1, 60, false), wrote(1, at, done, true)];
     let owner = vec![enter(2, 60, 120), wrote(2, 65, 70, true)];
-    let found = findings(&[ghost(71, 72), owner.clone()]);
-    assert_eq!((found.ghosts.len(), found.late_first), (1, 0));
-    let found = findings(&[ghost(61, 64), owner]);
-    assert_eq!((found.ghosts.len(), found.late_first), (0, 1));
+    let found = findings(&[stale(71, 72), owner.clone()]);
+    assert_eq!((found.stale_writes.len(), found.late_first), (1, 0));
+    let found = findings(&[stale(61, 64), owner]);
+    assert_eq!((found.stale_writes.len(), found.late_first), (0, 1));
 }
 
 #[test]
 fn a_write_that_was_begun_in_time_and_answered_late_is_late() {
     // Paused between its look at the deadline and the write.
-    let ghost = vec![enter(1, 10, 50), wrote(1, 49, 90, false), lost(1, 91, false)];
+    let stale = vec![enter(1, 10, 50), wrote(1, 49, 90, false), lost(1, 91, false)];
     let owner = vec![enter(2, 60, 120), wrote(2, 61, 62, true)];
-    assert_eq!(findings(&[ghost, owner]).late_refused, 1);
+    assert_eq!(findings(&[stale, owner]).late_refused, 1);
 }
 
 #[test]

@@ -102,7 +102,7 @@ impl StayLogReader {
     }
 
     /// The lines that are new. The last one of a killed process may have no end, and is never returned.
-    pub fn news(&mut self) -> Result<Vec<Line>> {
+    pub fn new_lines(&mut self) -> Result<Vec<Line>> {
         self.file.read_to_string(&mut self.rest).map_err(Error::io(self.path.display()))?;
         let whole = self.rest.rfind('\n').map_or(0, |end| end + 1);
         let unread = |line: &str| Error::new(format!("{}: not a line of a worker: {line}", self.path.display()));
@@ -134,10 +134,10 @@ mod tests {
             log.write(line).unwrap();
         }
         log.append(br#"{"line":"leave","slot":7,"#).unwrap();
-        assert_eq!(reader.news().unwrap(), lines);
+        assert_eq!(reader.new_lines().unwrap(), lines);
         log.append(b"\"epoch\":9,\"at\":11}\n").unwrap();
-        assert_eq!(reader.news().unwrap(), [lines[2]]);
+        assert_eq!(reader.new_lines().unwrap(), [lines[2]]);
         log.append(b"no line\n").unwrap();
-        assert!(reader.news().unwrap_err().to_string().ends_with("not a line of a worker: no line"));
+        assert!(reader.new_lines().unwrap_err().to_string().ends_with("not a line of a worker: no line"));
     }
 }

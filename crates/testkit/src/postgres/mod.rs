@@ -79,8 +79,8 @@ impl Postgres {
     }
 
     async fn wait_ready(&self) -> Result<()> {
-        let look = async || self.execute("SELECT 1").await.map(drop).map_err(|error| error.to_string());
-        self.process.until("it answers", look).await
+        let probe = async || self.execute("SELECT 1").await.map(drop).map_err(|error| error.to_string());
+        self.process.until("it answers", probe).await
     }
 
     /// A standby that follows this server at that address, where a proxy can make it lag, and may be read; `SELECT pg_promote()` makes it

@@ -18,7 +18,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::certs::CertIdentity;
 use crate::error::{Error, Result};
 use crate::ports::Port;
-use crate::process::LOOK_EVERY;
+use crate::process::POLL_EVERY;
 
 /// How long a client may take for the handshake.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
@@ -67,7 +67,7 @@ async fn accept(listener: TcpListener, acceptor: TlsAcceptor, target: SocketAddr
             accepted = listener.accept() => match accepted {
                 Ok((client, _)) => drop(connections.spawn(carry(client, acceptor.clone(), target))),
                 // Too many open files, which may pass.
-                Err(_) => sleep(LOOK_EVERY).await,
+                Err(_) => sleep(POLL_EVERY).await,
             },
             // Connections end in every way: their two ends have noticed it.
             Some(_) = connections.join_next() => {}

@@ -16,7 +16,7 @@ use super::writer::EventWriter;
 use crate::exit::{CliFailure, Code, Result};
 
 /// How often the fence and the file are checked; also the precision of the measured times.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const POLL_EVERY: Duration = Duration::from_millis(20);
 /// The time limit, beyond the TTL, of anything that should take a TTL.
 const PATIENCE: Duration = Duration::from_mins(1);
 
@@ -114,7 +114,7 @@ impl DemoRun {
     /// Checks, writes due events, and calls `done` until it returns true. The time limit begins anew with each planned event and each
     /// change.
     async fn until(&mut self, what: &str, shutdown: &CancellationToken, done: impl Fn(&Self) -> bool) -> Result<()> {
-        let mut tick = tokio::time::interval(LOOK_EVERY);
+        let mut tick = tokio::time::interval(POLL_EVERY);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         self.progressed = Instant::now();
         loop {
@@ -123,7 +123,7 @@ impl DemoRun {
                 () = shutdown.cancelled() => return Err(CliFailure::new(Code::No, "interrupted")),
             }
             self.stage.check()?;
-            self.look().await?;
+            self.poll().await?;
             let (before, go_on) = (self.writer.written, !self.is_settled());
             self.writer.write_due(&self.store, &mut self.ledger, go_on).await?;
             // What exceeds the plan only waits for a change to settle.
@@ -197,7 +197,7 @@ impl DemoRun {
         Ok(SlotOwners::place(members, self.placement))
     }
 
-    async fn look(&mut self) -> Result<()> {
+    async fn poll(&mut self) -> Result<()> {
         for SlotHolder { slot, incarnation, publisher, .. } in self.store.holders().await? {
             let name = incarnation.and_then(|incarnation| match publisher {
                 Some(name) => Some(self.names.entry(incarnation).or_insert(name).clone()),

@@ -119,7 +119,7 @@ fn note_holder(holding: Option<&Holding>) {
         Mismatch::Handover => "the holder finishes its work first",
         Mismatch::MinMembers => "fewer than min_members are active",
         // The note about an idle owner says more.
-        Mismatch::Loss | Mismatch::Grace => return,
+        Mismatch::Loss | Mismatch::RejoinGrace => return,
         _ => "it has not been claimed yet",
     };
     let holder = match &holding.held {

@@ -18,7 +18,7 @@ use crate::output::{self, table_or};
 
 /// The members, their shares and the operator's route follow the first view within this time.
 const KNOWN_WITHIN: Duration = Duration::from_secs(2);
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const POLL_EVERY: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -153,7 +153,7 @@ async fn known(router: &Router, to: &To<'_>, wanted: Option<&KeyRoute>) -> std::
         if is_known || Instant::now() >= until {
             return route;
         }
-        sleep(LOOK_EVERY).await;
+        sleep(POLL_EVERY).await;
     }
 }
 

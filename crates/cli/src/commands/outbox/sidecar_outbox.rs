@@ -40,13 +40,13 @@ impl SidecarOutbox {
         // The same label as the publishers'. A sidecar may lack the right to read the sink's password.
         let sink = sink::made(&self.settings).map_or_else(|_| "unknown".to_owned(), |sink| sink.name().to_owned());
         let (poll, shown) = (self.settings.options.poll, self);
-        let look = move |most| {
+        let count_backlog = move |most| {
             let shown = Arc::clone(&shown);
             async move { Ok::<_, CliFailure>(shown.store().await?.shared().backlog(most).await?) }
                 .map_err(|failure| failure.to_string())
                 .boxed()
         };
-        report_backlog(look, &sink, poll, ttl).await;
+        report_backlog(count_backlog, &sink, poll, ttl).await;
     }
 }
 

@@ -56,7 +56,7 @@ fn key_as_json(key: &str, explained: &KeyExplanation, owners: &KeyOwners) -> Val
     })
 }
 
-/// Positions on the circle are text: they are 64-bit numbers, and many JSON readers keep only 53 bits.
+/// Positions on the ring are text: they are 64-bit numbers, and many JSON readers keep only 53 bits.
 fn as_json(key: &str, kind: PlacementKind, explained: &Explanation) -> Value {
     let stop = |stop: &WalkStep| {
         let mut json = json!({

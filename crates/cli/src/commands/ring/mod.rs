@@ -67,7 +67,7 @@ struct Placement {
     /// Place by this algorithm; the last three have no slots
     #[arg(long = "placement", value_parser = ["ring", "quota", "uhashring", "modulo", "hashring"], default_value = "ring")]
     kind: String,
-    #[arg(long, value_name = "N", help = format!("Divide the circle into N slots [default: {}]", PlacementParams::default().slots))]
+    #[arg(long, value_name = "N", help = format!("Divide the ring into N slots [default: {}]", PlacementParams::default().slots))]
     slots: Option<u32>,
     #[arg(long, value_name = "N", help = format!("Use N points per weight, for ring and hashring [default: {}]", PlacementParams::default().virtual_nodes))]
     virtual_nodes: Option<u32>,

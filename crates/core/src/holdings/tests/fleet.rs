@@ -1,4 +1,4 @@
-//! Three members and one store, with slow calls, lost answers, lagging news, fences and deaths, from a seed.
+//! Three members and one store, with slow calls, lost answers, lagging reports, fences and deaths, from a seed.
 //!
 //! After every step no resource is held by two members; everything held, or with work in flight, is held in the store under the same
 //! epoch; and no epoch serves twice. In the end, without faults, each member holds what it wants, and the store has nothing else.
@@ -33,7 +33,7 @@ struct Store {
     last: u64,
 }
 
-type News = Vec<(Resource, Option<Claim>)>;
+type ClaimChanges = Vec<(Resource, Option<Claim>)>;
 
 /// The outcome of a call, with its attempt.
 enum Reply {
@@ -49,7 +49,7 @@ struct Worker {
     /// Answers that have not returned.
     answers: VecDeque<Reply>,
     /// Events that the watch has not reported yet.
-    news: VecDeque<News>,
+    reports: VecDeque<ClaimChanges>,
     /// Resources with work in flight, with the epoch under which it started.
     busy: BTreeMap<Resource, Epoch>,
     rule: OnDrainTimeout,
@@ -70,8 +70,8 @@ impl Fleet {
         let worker = |number: usize| {
             let rule = if seed.is_multiple_of(2) { OnDrainTimeout::Hold } else { OnDrainTimeout::Release };
             let holdings = Holdings::new(rules(rule), holder(&number.to_string()));
-            let news = VecDeque::from([Vec::new()]);
-            Worker { holdings, calls: VecDeque::new(), answers: VecDeque::new(), news, busy: BTreeMap::new(), rule, fenced: true }
+            let reports = VecDeque::from([Vec::new()]);
+            Worker { holdings, calls: VecDeque::new(), answers: VecDeque::new(), reports, busy: BTreeMap::new(), rule, fenced: true }
         };
         let mut fleet = Self {
             rng: SeededRng(seed),
@@ -123,30 +123,30 @@ impl Fleet {
         }
     }
 
-    fn report(&mut self, news: &News) {
-        self.workers.iter_mut().for_each(|worker| worker.news.push_back(news.clone()));
+    fn report(&mut self, changes: &ClaimChanges) {
+        self.workers.iter_mut().for_each(|worker| worker.reports.push_back(changes.clone()));
     }
 
     /// A call reaches the store; its answer is queued or lost.
     fn carry_out(&mut self, number: usize, loses: bool) {
         let Some(call) = self.workers[number].calls.pop_front() else { return };
         let lost = loses && self.rng.below(4) == 0;
-        let (attempt, reply, news) = match call {
+        let (attempt, reply, changes) = match call {
             ClaimAction::Acquire { attempt, wanted } => {
                 self.store.last += 1;
                 let epoch = epoch(self.store.last);
-                let mut news = Vec::new();
+                let mut changes = Vec::new();
                 let grant = |resource: Resource| match self.store.claims.get(&resource) {
                     Some((holder, held)) if *holder == number => (resource, AcquireOutcome::Granted(*held)),
                     Some(_) => (resource, AcquireOutcome::Held),
                     None => {
                         self.store.claims.insert(resource.clone(), (number, epoch));
-                        news.push((resource.clone(), Some(Claim { holder: holder(&number.to_string()), epoch })));
+                        changes.push((resource.clone(), Some(Claim { holder: holder(&number.to_string()), epoch })));
                         (resource, AcquireOutcome::Granted(epoch))
                     }
                 };
                 let answers = wanted.into_iter().map(grant).collect();
-                (attempt, Reply::Acquired(attempt, answers), news)
+                (attempt, Reply::Acquired(attempt, answers), changes)
             }
             ClaimAction::Release { attempt, held } => {
                 let theirs = |resource: &Resource, epoch| self.store.claims.get(resource) == Some(&(number, epoch));
@@ -158,7 +158,7 @@ impl Fleet {
             }
             other => panic!("no call: {other:?}"),
         };
-        self.report(&news);
+        self.report(&changes);
         self.workers[number].answers.push_back(if lost { Reply::Lost(attempt) } else { reply });
     }
 
@@ -171,9 +171,9 @@ impl Fleet {
         }
     }
 
-    fn read_news(&mut self, number: usize) {
-        if let Some(news) = self.workers[number].news.pop_front() {
-            self.act(number, |h, now, out| h.on_claim_changes(now, news, out));
+    fn read_report(&mut self, number: usize) {
+        if let Some(changes) = self.workers[number].reports.pop_front() {
+            self.act(number, |h, now, out| h.on_claim_changes(now, changes, out));
         }
     }
 
@@ -213,7 +213,7 @@ impl Fleet {
         match self.rng.below(16) {
             0..4 => self.carry_out(number, true),
             4..7 => self.answer(number),
-            7..10 => self.read_news(number),
+            7..10 => self.read_report(number),
             10 => self.finish_work(number),
             11 => self.begin_work(number),
             12 | 13 => self.pass(number),
@@ -240,7 +240,7 @@ impl Fleet {
         }
     }
 
-    /// No more faults: every call is executed and answered, all news is processed, all work ends.
+    /// No more faults: every call is executed and answered, all reports are processed, all work ends.
     fn settle(&mut self, owners: &[usize]) {
         for number in 0..MEMBERS {
             if self.workers[number].fenced {
@@ -252,7 +252,7 @@ impl Fleet {
             for number in 0..MEMBERS {
                 self.carry_out(number, false);
                 self.answer(number);
-                self.read_news(number);
+                self.read_report(number);
                 self.finish_work(number);
                 self.pass(number);
                 self.check();

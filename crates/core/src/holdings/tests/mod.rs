@@ -187,7 +187,7 @@ fn a_fence_ends_everything_at_once_and_what_was_held_is_given_back_before_it_is_
 }
 
 #[test]
-fn news_older_than_a_grant_takes_nothing_and_news_after_it_does() {
+fn a_report_older_than_a_grant_takes_nothing_and_one_after_it_does() {
     let mut bench = Bench::serving(OnDrainTimeout::Hold);
     assert_eq!(bench.report(slot(0), Some(("other", 4))), [], "the former holder");
     assert_eq!(bench.report(slot(0), None), [], "its release");
@@ -246,7 +246,7 @@ fn what_is_idle_behind_a_slow_release_is_waited_for_without_a_wake() {
 }
 
 #[test]
-fn a_grant_older_than_the_news_does_not_serve() {
+fn a_grant_older_than_the_report_does_not_serve() {
     let mut bench = Bench::asking();
     let theirs = Claim { holder: holder("other"), epoch: epoch(9) };
     bench.run(|h, now, out| h.on_claim_changes(now, [(slot(0), Some(theirs.clone()))], out));
@@ -255,7 +255,7 @@ fn a_grant_older_than_the_news_does_not_serve() {
 }
 
 #[test]
-fn an_epoch_serves_once_though_the_news_took_it_away_for_a_while() {
+fn an_epoch_serves_once_though_a_report_took_it_away_for_a_while() {
     let mut bench = Bench::serving(OnDrainTimeout::Hold);
     let mine = Claim { holder: holder("me"), epoch: epoch(5) };
     bench.run(|h, now, out| h.on_claim_changes(now, [(slot(0), Some(mine.clone()))], out));

@@ -7,9 +7,9 @@ use crate::machine::takeover::TakeoverOrder;
 use crate::{Cause, InstanceId, Moment, PlacementParams, Resource, View};
 
 impl ClaimState {
-    /// Looks, if it is time, for what no member holds and for what others hold in this member's place. Returns the number to show if it
+    /// Scans, if it is time, for what no member holds and for what others hold in this member's place. Returns the number to show if it
     /// asks for the latter.
-    pub(in crate::machine) fn look(
+    pub(in crate::machine) fn scan(
         &mut self,
         now: Moment,
         ttl: Duration,
@@ -17,7 +17,7 @@ impl ClaimState {
         params: PlacementParams,
         me: &InstanceId,
     ) -> Option<u64> {
-        if !self.holdings.is_store_accepted() || now < self.unclaimed.next_look(ttl) {
+        if !self.holdings.is_store_accepted() || now < self.unclaimed.next_scan(ttl) {
             return None;
         }
         self.stand_in(now, ttl, view, params, me);
@@ -29,7 +29,7 @@ impl ClaimState {
         if let Some(resource) = &theirs {
             self.holdings.probe(now, resource, &mut self.pending);
         }
-        self.reclaims.look(now, ttl, theirs.is_some() && self.holdings.can_acquire())
+        self.reclaims.scan(now, ttl, theirs.is_some() && self.holdings.can_acquire())
     }
 
     /// What this member should own and does not hold.
@@ -45,7 +45,7 @@ impl ClaimState {
             let names = names.difference(wanted_names).cloned().map(Resource::Name).filter(|name| holdings.is_free(name));
             slots.iter().map(Resource::Slot).chain(names).filter(|resource| !stood_in.contains(resource)).collect()
         };
-        let taken = self.unclaimed.look(now, ttl, free, || TakeoverOrder::of(view, params, names), me);
+        let taken = self.unclaimed.scan(now, ttl, free, || TakeoverOrder::of(view, params, names), me);
         if !taken.is_empty() {
             self.cause = Cause::OwnerAbsent;
             self.stood_in.extend(taken);

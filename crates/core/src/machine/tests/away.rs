@@ -1,15 +1,15 @@
-//! Leaving for a while (`rejoin_grace`): the record is never shown as draining, and its replacement keeps the place.
+//! Stepping away (`rejoin_grace`): the record is never shown as draining, and its replacement keeps the place.
 
 use super::*;
 use crate::holdings::ClaimAction;
 use crate::machine::ClaimInput;
 use crate::{AcquireOutcome, ClaimStore, Epoch, OwnershipMode, Resource, StoreId};
 
-const GRACE: Duration = Duration::from_secs(30);
+const REJOIN_GRACE: Duration = Duration::from_secs(30);
 
 fn patient(ownership: OwnershipMode) -> Policy {
     let placement = PlacementParams { slots: 64, ..PlacementParams::default() };
-    Policy { rejoin_grace: GRACE, placement, ownership, drain_timeout: Duration::from_secs(2), ..policy() }
+    Policy { rejoin_grace: REJOIN_GRACE, placement, ownership, drain_timeout: Duration::from_secs(2), ..policy() }
 }
 
 fn shown(id: &str, incarnation: u64, state: MemberState) -> Member {
@@ -42,7 +42,7 @@ fn a_leaver_is_shown_pausing_then_steps_away() {
     assert!(actions.contains(&Action::MarkPausing) && !actions.contains(&Action::MarkDraining), "{actions:?}");
     assert_eq!((run.state(), run.owned(), left(&actions)), (ServiceState::Draining, 0, vec![]));
     let actions = run.step(150, Input::InFlightDone);
-    assert_eq!(left(&actions), [&Action::StepAway { grace: GRACE }]);
+    assert_eq!(left(&actions), [&Action::StepAway { rejoin_grace: REJOIN_GRACE }]);
     run.step(160, Input::Deregistered);
     assert_eq!(run.state(), ServiceState::Left);
 }
@@ -51,7 +51,7 @@ fn a_leaver_is_shown_pausing_then_steps_away() {
 fn max_loss_keeps_no_member_longer_that_will_be_away() {
     let mut run = active(&Policy { max_loss: crate::MaxLoss::percent(50), ..patient(OwnershipMode::Eventual) });
     run.step(100, Input::Leave);
-    assert_eq!(left(&run.step(150, Input::InFlightDone)), [&Action::StepAway { grace: GRACE }]);
+    assert_eq!(left(&run.step(150, Input::InFlightDone)), [&Action::StepAway { rejoin_grace: REJOIN_GRACE }]);
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn without_a_place_or_a_record_there_is_nothing_to_keep() {
     refused.step(0, Input::Join);
     refused.registered(10, 0);
     refused.viewed(20, vec![shown("me", 7, MemberState::Active), member("a", 1), member("b", 2)]);
-    assert_eq!(refused.state(), ServiceState::Refused, "the others have no grace");
+    assert_eq!(refused.state(), ServiceState::Refused, "the others have no rejoin grace");
     assert!(refused.step(100, Input::Leave).contains(&Action::MarkDraining));
     refused.step(110, Input::InFlightDone);
     assert_eq!(left(&refused.step(9_100, Input::Woken)), [&Action::Deregister]);
@@ -80,7 +80,7 @@ fn without_a_place_or_a_record_there_is_nothing_to_keep() {
 }
 
 #[test]
-fn the_others_keep_what_they_have_and_nothing_more_until_the_grace_is_over() {
+fn the_others_keep_what_they_have_and_nothing_more_until_the_rejoin_grace_is_over() {
     let policy = patient(OwnershipMode::Eventual);
     let mut run = active(&policy);
     let mine = Arc::clone(run.machine.ownership());
@@ -100,7 +100,7 @@ fn the_others_keep_what_they_have_and_nothing_more_until_the_grace_is_over() {
 }
 
 #[test]
-fn who_is_away_counts_for_no_gate() {
+fn an_away_member_counts_for_no_gate() {
     let policy = Policy { min_members: 2, ..patient(OwnershipMode::Eventual) };
     let mut run = active(&policy);
     assert!(run.owned() > 0);
@@ -157,11 +157,11 @@ fn exclusive_the_claims_go_before_the_member_does() {
     let actions = run.step(120, Input::Claims(ClaimInput::Idle(held)));
     let release = claimed(&actions).find_map(|claim| if let ClaimAction::Release { attempt, .. } = claim { Some(*attempt) } else { None });
     let actions = run.step(130, Input::Claims(ClaimInput::Released { attempt: release.unwrap() }));
-    assert_eq!(left(&actions), [&Action::StepAway { grace: GRACE }]);
+    assert_eq!(left(&actions), [&Action::StepAway { rejoin_grace: REJOIN_GRACE }]);
 }
 
 #[test]
-fn exclusive_no_member_claims_for_a_member_that_is_away() {
+fn exclusive_no_member_claims_for_an_away_member() {
     let policy = patient(OwnershipMode::Exclusive);
     let mut run = holding();
     let mine = run.owned();
@@ -185,7 +185,7 @@ fn exclusive_no_member_claims_for_a_member_that_is_away() {
 }
 
 #[test]
-fn exclusive_what_it_had_is_claimed_once_the_grace_is_over() {
+fn exclusive_what_it_had_is_claimed_once_the_rejoin_grace_is_over() {
     let policy = patient(OwnershipMode::Exclusive);
     let mut run = holding();
     run.viewed(100, going_by(&policy, vec![shown("me", 7, MemberState::Active), shown("other", 8, MemberState::Away)]));
@@ -198,7 +198,7 @@ fn exclusive_what_it_had_is_claimed_once_the_grace_is_over() {
 fn a_place_that_is_just_being_kept_is_given_up_once_that_is_answered() {
     let mut run = active(&patient(OwnershipMode::Eventual));
     run.step(100, Input::Leave);
-    assert_eq!(left(&run.step(150, Input::InFlightDone)), [&Action::StepAway { grace: GRACE }]);
+    assert_eq!(left(&run.step(150, Input::InFlightDone)), [&Action::StepAway { rejoin_grace: REJOIN_GRACE }]);
     assert_eq!(left(&run.step(155, Input::LeaveForGood)), Vec::<&Action>::new(), "the record that keeps it is on its way");
     assert_eq!(left(&run.step(160, Input::Deregistered)), [&Action::Deregister]);
     assert_eq!(run.state(), ServiceState::Draining);
@@ -225,10 +225,10 @@ fn who_leaves_for_good_keeps_no_place() {
 }
 
 #[test]
-fn who_is_away_can_give_up_its_place() {
+fn an_away_member_can_give_up_its_place() {
     let mut run = active(&patient(OwnershipMode::Eventual));
     run.step(100, Input::Leave);
-    assert_eq!(left(&run.step(150, Input::InFlightDone)), [&Action::StepAway { grace: GRACE }]);
+    assert_eq!(left(&run.step(150, Input::InFlightDone)), [&Action::StepAway { rejoin_grace: REJOIN_GRACE }]);
     run.step(160, Input::Deregistered);
     assert_eq!(run.state(), ServiceState::Left);
     assert_eq!(left(&run.step(200, Input::LeaveForGood)), [&Action::Deregister]);

@@ -182,7 +182,7 @@ fn a_slot_whose_owner_does_not_come_is_taken_by_the_next_until_the_group_changes
             break actions;
         }
     };
-    assert!((9_000..12_000).contains(&now), "after one TTL of 9 s and a look: {now} ms");
+    assert!((9_000..12_000).contains(&now), "after one TTL of 9 s and a scan: {now} ms");
     let again = asked(&again);
     assert_eq!(again.1, leaving);
     let actions = grant(&mut run, now + 10, again, 9);
@@ -274,7 +274,7 @@ fn reclaims(run: &mut Run, from: u64, until: u64, failure: Option<&CallFailure>)
     asks
 }
 
-/// Whether `ms` is `expected` or as much later as a look or two may be: a member looks four times per TTL of 9 s.
+/// Whether `ms` is `expected` or as much later as a scan or two may be: a member scans four times per TTL of 9 s.
 fn is_close(ms: u64, expected: u64) -> bool {
     (expected..expected + 5_000).contains(&ms)
 }

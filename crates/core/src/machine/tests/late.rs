@@ -1,4 +1,4 @@
-//! Answers and news that are late, repeated or reordered.
+//! Answers and views that are late, repeated or reordered.
 
 use super::*;
 
@@ -69,11 +69,11 @@ fn of_two_reads_that_overtake_each_other_the_higher_revision_counts() {
         let mut run = Run::new();
         run.step(0, Input::Join);
         run.registered(10, 0);
-        let mut news = [viewed(2, &one, 20), viewed(3, &two, 15)];
+        let mut views = [viewed(2, &one, 20), viewed(3, &two, 15)];
         if swapped {
-            news.reverse();
+            views.reverse();
         }
-        for input in news {
+        for input in views {
             run.step(30, input);
         }
         assert_eq!(run.machine.ownership().view().revision(), 3, "swapped: {swapped}");

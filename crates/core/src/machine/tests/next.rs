@@ -146,7 +146,7 @@ fn a_gate_that_opens_after_the_switch_opens_to_the_new_placement() {
     let mut run = beside(gated(changing()), &gated(old()));
     run.viewed(30, vec![under(&gated(changing()), "a", 3), under(&gated(changing()), "me", 7)]);
     assert_eq!((run.state(), run.owned()), (ServiceState::Active, 0));
-    assert_eq!(run.machine.ownership().slots().slots(), NEXT.slots, "it tells the new circle while nobody owns");
+    assert_eq!(run.machine.ownership().slots().slots(), NEXT.slots, "it tells the new ring while nobody owns");
     let all = vec![under(&gated(changing()), "a", 3), under(&gated(changing()), "b", 4), under(&gated(changing()), "me", 7)];
     let actions = run.viewed(40, all);
     assert_eq!(rebalanced(&actions).cause, Cause::MemberGate);

@@ -71,7 +71,7 @@ fn a_member_that_is_denied_its_way_back_asks_slowly_says_so_once_and_comes_back_
     now = run.machine.wake_at().unwrap().as_nanos() / 1_000_000 + 1;
     run.step(now, Input::Woken);
     let actions = run.registered(now + 5, now);
-    assert!(actions.contains(&Action::StartWatch) && actions.contains(&Action::Look), "{actions:?}");
+    assert!(actions.contains(&Action::StartWatch) && actions.contains(&Action::ReadGroup), "{actions:?}");
     assert_eq!((run.state(), run.machine.ownership().refusal()), (ServiceState::Joining, None));
     let actions = run.viewed(now + 10, vec![member("me", 7)]);
     assert_eq!((run.state(), cause(&actions)), (ServiceState::Active, Some(Cause::Joined)));

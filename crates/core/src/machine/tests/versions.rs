@@ -1,4 +1,5 @@
-//! `version_rule = "newest"` in a fleet of machines over one simulated backend: each member gets all news in order, but at different times.
+//! `version_rule = "newest"` in a fleet of machines over one simulated backend: each member gets all views in order, but at different
+//! times.
 
 use super::*;
 use crate::holdings::ClaimAction;
@@ -155,7 +156,7 @@ impl Fleet {
                 Some(Input::Renewed { attempt, started: now, ttl: TTL })
             }
             Action::StartWatch => Some(Input::Claims(ClaimInput::All(self.claims.clone().into_iter().collect()))),
-            Action::Look => Some(Input::Viewed { view: self.view(), proven: now }),
+            Action::ReadGroup => Some(Input::Viewed { view: self.view(), proven: now }),
             Action::MarkDraining | Action::MarkLoss(_) => {
                 let id = self.workers[at].id.clone();
                 if let (Some(record), action) = (self.records.get_mut(&id), action) {

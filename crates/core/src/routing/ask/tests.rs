@@ -153,7 +153,7 @@ fn a_pause_ends_early_only_if_the_set_changes() {
     script.ask.on_undelivered(at(1), Undelivered::NotMine(None));
     for now in [1, 2, 3] {
         script.now = now;
-        assert_eq!(script.next(&table, Ok(&[0])), AskStep::Wait { until: at(11) }, "news of something else");
+        assert_eq!(script.next(&table, Ok(&[0])), AskStep::Wait { until: at(11) }, "an update of something else");
     }
     script.now = 4;
     script.next(&table, Ok(&[1]));

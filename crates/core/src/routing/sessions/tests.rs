@@ -84,7 +84,7 @@ fn limits_of_nothing_end_at_once_and_do_not_spin() {
     table.open(at(0), id(1), 7, limits(0, 100)).unwrap();
     assert!(table.begin(at(0), &id(1)));
     assert_eq!(table.expire(at(50)), []);
-    assert_eq!(table.next_due(), Some(at(51)), "the next look is later");
+    assert_eq!(table.next_due(), Some(at(51)), "the next check is later");
     assert_eq!(table.expire(at(100)), [(id(1), SessionEnd::Expired)]);
 }
 
@@ -131,7 +131,7 @@ proptest! {
             for _ in 0..pause {
                 now += 1;
                 if table.next_due().is_none_or(|due| due > at(now)) {
-                    prop_assert!(model.values().all(|session| !session.is_due(now)), "one is due at {} and no look is", now);
+                    prop_assert!(model.values().all(|session| !session.is_due(now)), "one is due at {} and no check is", now);
                     continue;
                 }
                 let ended: Vec<_> = table.expire(at(now)).into_iter().map(|(id, _)| id).collect();

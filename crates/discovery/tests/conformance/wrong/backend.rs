@@ -108,7 +108,7 @@ impl Discovery for Wrong {
         match self.mistake {
             Mistake::RenewalsDoNothing => return Ok(Grant { started: self.clock.now(), ttl }),
             Mistake::AnyLifeRenews => return self.inner.renew(&self.whoever(&record_id).await, ttl).await,
-            Mistake::RenewalsAreNews => {
+            Mistake::RenewalsAreReported => {
                 if let Some(mut last) = self.last() {
                     last.member.metadata.insert("renewed".into(), self.count().to_string());
                     self.inner.update(&last).await?;
@@ -161,24 +161,26 @@ impl Discovery for Wrong {
         self.inner.deregister(&record_id).await
     }
 
-    async fn step_away(&self, registration: &Registration, grace: Duration) -> Result<()> {
+    async fn step_away(&self, registration: &Registration, rejoin_grace: Duration) -> Result<()> {
         let registration = Registration { group: self.group(&registration.group), ..registration.clone() };
         match self.mistake {
-            Mistake::TheGraceIsCutShort => self.inner.step_away(&registration, grace / 2).await,
-            Mistake::TheGraceNeverEnds => self.inner.step_away(&registration, grace * 1_000).await,
-            Mistake::TheDeadStepAway => match self.inner.step_away(&registration, grace).await {
-                Err(_) => {
-                    self.inner.register(&Registration { member: registration.away_member(), ttl: grace, ..registration }).await.map(drop)
-                }
+            Mistake::RejoinGraceIsCutShort => self.inner.step_away(&registration, rejoin_grace / 2).await,
+            Mistake::RejoinGraceNeverEnds => self.inner.step_away(&registration, rejoin_grace * 1_000).await,
+            Mistake::TheDeadStepAway => match self.inner.step_away(&registration, rejoin_grace).await {
+                Err(_) => self
+                    .inner
+                    .register(&Registration { member: registration.away_member(), ttl: rejoin_grace, ..registration })
+                    .await
+                    .map(drop),
                 done => done,
             },
             Mistake::SteppingAwayTakesTwoSteps => {
                 self.inner.deregister(&registration.record_id()).await?;
                 tokio::time::sleep(Duration::from_millis(10)).await;
-                let away = Registration { member: registration.away_member(), ttl: grace, ..registration };
+                let away = Registration { member: registration.away_member(), ttl: rejoin_grace, ..registration };
                 self.inner.register(&away).await.map(drop)
             }
-            _ => self.inner.step_away(&registration, grace).await,
+            _ => self.inner.step_away(&registration, rejoin_grace).await,
         }
     }
 

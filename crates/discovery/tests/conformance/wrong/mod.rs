@@ -26,7 +26,7 @@ enum Mistake {
     ChangesAreLost,
     ViewsGoBack,
     SilenceIsSilence,
-    RenewalsAreNews,
+    RenewalsAreReported,
     EmptinessIsAnError,
     DrainingIsGone,
     AnyLifeRenews,
@@ -39,8 +39,8 @@ enum Mistake {
     NamesAreFileNames,
     GroupsIgnoreCase,
     RecordsAreCutShort,
-    TheGraceIsCutShort,
-    TheGraceNeverEnds,
+    RejoinGraceIsCutShort,
+    RejoinGraceNeverEnds,
     SteppingAwayTakesTwoSteps,
     AwayKeepsItsId,
     TheDeadStepAway,
@@ -117,7 +117,7 @@ found! {
     clause_04_lost_changes: ChangesAreLost => clause_04_no_change_is_lost_between_list_and_watch;
     clause_04_views_that_go_back: ViewsGoBack => clause_04_views_never_go_back;
     clause_05_a_silent_watch: SilenceIsSilence => clause_05_silence_is_proven;
-    clause_05_renewals_that_are_news: RenewalsAreNews => clause_05_renewals_are_no_news;
+    clause_05_renewals_that_are_reported: RenewalsAreReported => clause_05_renewals_are_not_reported;
     clause_06_emptiness_as_an_error: EmptinessIsAnError => clause_06_an_empty_group_is_an_empty_view;
     clause_07_draining_that_is_gone: DrainingIsGone => clause_07_draining_is_seen_before_gone;
     clause_08_any_life_renews: AnyLifeRenews => clause_08_another_incarnation_touches_nothing;
@@ -129,10 +129,10 @@ found! {
     clause_10_errors_that_are_codes: ErrorsAreCodes => clause_10_errors_name_their_operation;
     clause_11_names_that_are_file_names: NamesAreFileNames => clause_11_any_name_goes;
     clause_11_groups_that_ignore_case: GroupsIgnoreCase => clause_11_groups_do_not_see_each_other;
-    clause_12_a_grace_that_is_cut_short: TheGraceIsCutShort => clause_12_a_member_that_steps_away_keeps_its_place_for_the_grace_and_no_longer;
-    clause_12_a_grace_that_never_ends: TheGraceNeverEnds => clause_12_a_member_that_steps_away_keeps_its_place_for_the_grace_and_no_longer;
-    clause_12_two_steps: SteppingAwayTakesTwoSteps => clause_12_stepping_away_and_coming_back_is_one_step;
-    clause_12_an_id_that_is_kept: AwayKeepsItsId => clause_12_of_many_that_come_back_one_wins;
+    clause_12_a_rejoin_grace_that_is_cut_short: RejoinGraceIsCutShort => clause_12_an_away_member_keeps_its_place_for_the_rejoin_grace;
+    clause_12_a_rejoin_grace_that_never_ends: RejoinGraceNeverEnds => clause_12_an_away_member_keeps_its_place_for_the_rejoin_grace;
+    clause_12_two_steps: SteppingAwayTakesTwoSteps => clause_12_stepping_away_and_returning_are_one_step;
+    clause_12_an_id_that_is_kept: AwayKeepsItsId => clause_12_of_many_that_return_one_wins;
     clause_12_the_dead_step_away: TheDeadStepAway => clause_12_only_a_living_record_steps_away;
     records_that_are_cut_short: RecordsAreCutShort => what_is_registered_is_what_is_seen;
     claims_01_held_and_granted_again: HeldIsGrantedAgain => claims_01_a_free_resource_is_granted_once;

@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use super::KEYS;
 use crate::progress_store::ProgressStore;
 
-const LOOK_EVERY: Duration = Duration::from_millis(3);
+const POLL_EVERY: Duration = Duration::from_millis(3);
 
 /// What was found wrong, and how much there was.
 #[derive(Debug, Default)]
@@ -68,7 +68,7 @@ pub(super) async fn backwards(store: ProgressStore, mut end: oneshot::Receiver<(
                 wrong.push(format!("{key}: number, position and epoch {before:?}, and later {now:?}"));
             }
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_EVERY).await;
     }
     wrong
 }

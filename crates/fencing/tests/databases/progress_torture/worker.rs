@@ -165,7 +165,7 @@ impl OwnerTask {
         if self.mistake != Some(TortureMistake::Unfenced) {
             return tx.resume(&self.progress).await;
         }
-        let (number, value) = tx.look(&self.progress.key).await?.unwrap();
+        let (number, value) = tx.read(&self.progress.key).await?.unwrap();
         Ok(Position { number: number.cast_unsigned(), value, saved_by: None, saved_epoch: None })
     }
 

@@ -1,8 +1,8 @@
 //! Falling asleep, with a store that notifies a publisher only after it has announced that it sleeps
 //! ([`Store::fall_asleep`](crate::Store::fall_asleep)).
 //!
-//! A publisher that is awake gets no notifications and looks often. When it has found nothing for a while it announces its sleep. From then
-//! on writers notify, but transactions that were open may not have seen the announcement: it keeps looking until they have ended, and
+//! A publisher that is awake gets no notifications and polls often. When it has found nothing for a while it announces its sleep. From then
+//! on writers notify, but transactions that were open may not have seen the announcement: it keeps polling until they have ended, and
 //! reads once more. Only then it sleeps. Whatever is found, and every notification, ends the sleep; the next one needs a new announcement.
 
 use std::time::Duration;
@@ -13,9 +13,9 @@ use super::PollSchedule;
 use crate::PublisherOptions;
 use crate::store::SleepTicket;
 
-/// The shortest interval between two looks of a publisher that is awake. It doubles while nothing is found, up to
+/// The shortest interval between two polls of a publisher that is awake. It doubles while nothing is found, up to
 /// [`PublisherOptions::POLL_MIN`].
-const AWAKE_LOOK_MIN: Duration = Duration::from_millis(4);
+const AWAKE_PAUSE_MIN: Duration = Duration::from_millis(4);
 /// For this long nothing is found before the sleep is announced.
 const QUIET: Duration = PublisherOptions::POLL_MIN;
 /// The same while events are being sent or marked: the writers of a slow destination are rarely quiet for longer.
@@ -46,7 +46,7 @@ pub(crate) struct PublisherActivity {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SleepPhase {
-    /// No notifications, or the store always sends them: looks become rarer up to `poll`.
+    /// No notifications, or the store always sends them: polls become rarer up to `poll`.
     Polls,
     Awake,
     /// `outdated`: something was found, or a notification has come, since the announcement was begun.
@@ -93,8 +93,8 @@ impl SleepSchedule {
         self.phase == SleepPhase::Asleep
     }
 
-    pub(super) fn shortest_look(&self) -> Duration {
-        if self.polls() { PublisherOptions::POLL_MIN } else { AWAKE_LOOK_MIN }
+    pub(super) fn shortest_pause(&self) -> Duration {
+        if self.polls() { PublisherOptions::POLL_MIN } else { AWAKE_PAUSE_MIN }
     }
 
     pub(super) fn ask_at(&self) -> Option<Moment> {
@@ -120,7 +120,7 @@ impl PollSchedule {
         self.sleep.listening = true;
         if !self.sleep.polls() || self.sleep.may_announce(now) {
             self.sleep.wake(now);
-            self.look_at = now.plus(AWAKE_LOOK_MIN);
+            self.mark_due = now.plus(AWAKE_PAUSE_MIN);
         }
         self.read_soon();
     }
@@ -140,7 +140,7 @@ impl PollSchedule {
     fn poll_again(&mut self, now: Moment) {
         self.sleep.phase = SleepPhase::Polls;
         self.read_soon();
-        self.look_at = now.plus(self.wait);
+        self.mark_due = now.plus(self.wait);
     }
 
     /// A reading has ended that is not one of a publisher that polls.
@@ -150,11 +150,11 @@ impl PollSchedule {
         }
         let slept = !matches!(self.sleep.phase, SleepPhase::Awake);
         self.sleep.wake(now);
-        // In a backlog new aggregates are not urgent: looks stay as rare as they are.
+        // In a backlog new aggregates are not urgent: polls stay as rare as they are.
         if slept || !more {
-            self.wait = AWAKE_LOOK_MIN;
+            self.wait = AWAKE_PAUSE_MIN;
             let next = now.plus(self.wait);
-            self.look_at = if slept { next } else { self.look_at.min(next) };
+            self.mark_due = if slept { next } else { self.mark_due.min(next) };
         }
     }
 
@@ -164,14 +164,14 @@ impl PollSchedule {
         match self.sleep.phase {
             SleepPhase::Polls if self.sleep.may_announce(now) => {
                 self.sleep.wake(now);
-                self.wait = AWAKE_LOOK_MIN;
-                self.look_at = self.look_at.min(now.plus(self.wait));
+                self.wait = AWAKE_PAUSE_MIN;
+                self.mark_due = self.mark_due.min(now.plus(self.wait));
             }
-            SleepPhase::Awake if has_read_all && activity.has_work && now >= self.look_at => {
+            SleepPhase::Awake if has_read_all && activity.has_work && now >= self.mark_due => {
                 let quiet = if activity.sending { QUIET_SENDING } else { QUIET };
                 if now.since(self.sleep.found_at) >= quiet {
                     self.sleep.phase = SleepPhase::Announcing { outdated: false };
-                    self.look_rarely(now);
+                    self.poll_rarely(now);
                     return Some(SleepStep::Announce);
                 }
             }
@@ -185,9 +185,9 @@ impl PollSchedule {
         None
     }
 
-    fn look_rarely(&mut self, now: Moment) {
+    fn poll_rarely(&mut self, now: Moment) {
         self.wait = PublisherOptions::POLL_MIN;
-        self.look_at = now.plus(self.wait);
+        self.mark_due = now.plus(self.wait);
     }
 
     /// The sleep is announced; `None`: the store takes no announcements.
@@ -203,7 +203,7 @@ impl PollSchedule {
             SleepPhase::Announcing { outdated: false } => {
                 self.sleep.phase = SleepPhase::Announced { ended: false, ticket };
                 self.sleep.ask_at = now;
-                self.look_rarely(now);
+                self.poll_rarely(now);
             }
             _ => {}
         }

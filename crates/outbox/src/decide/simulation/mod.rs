@@ -283,7 +283,7 @@ impl World {
             EngineAction::Register | EngineAction::Touch | EngineAction::Take(_) | EngineAction::Release(_) | EngineAction::Leave => {
                 Some(StoreCall::Fence)
             }
-            EngineAction::Look => Some(StoreCall::Look),
+            EngineAction::ReadMark => Some(StoreCall::ReadMark),
             EngineAction::Place { .. } => Some(StoreCall::Place),
             EngineAction::Fetch(_) => Some(StoreCall::Fetch),
             EngineAction::Record(_) => Some(StoreCall::Record),

@@ -31,7 +31,7 @@ impl World {
                 }
                 EngineInput::Released
             }
-            EngineAction::Look => EngineInput::Looked(Some(self.now / 30)),
+            EngineAction::ReadMark => EngineInput::MarkRead(Some(self.now / 30)),
             EngineAction::Place { .. } => EngineInput::Placed(0),
             EngineAction::Sweep { .. } => EngineInput::Swept(SweepResult::default()),
             EngineAction::Clean { .. } => EngineInput::Cleaned { more: false },

@@ -72,7 +72,7 @@ pub(super) fn holding_for(options: PublisherOptions, limits: SinkLimits, address
     engine.on(EngineInput::Registered { started: at(0) }, at(1));
     let first = engine.next(at(1));
     assert!(first.contains(&EngineAction::Take(SlotSet::from_slots(4, [0]))), "{first:?}");
-    engine.on(EngineInput::Looked(Some(1)), at(1));
+    engine.on(EngineInput::MarkRead(Some(1)), at(1));
     engine.on(EngineInput::Placed(0), at(1));
     engine.on(EngineInput::Taken(vec![HOLD]), at(2));
     engine

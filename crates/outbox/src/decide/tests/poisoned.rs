@@ -85,7 +85,7 @@ impl StoredHeads {
                         }
                         engine.on(EngineInput::Recorded { fenced: vec![] }, at(ms));
                     }
-                    EngineAction::Look => engine.on(EngineInput::Looked(Some(ms)), at(ms)),
+                    EngineAction::ReadMark => engine.on(EngineInput::MarkRead(Some(ms)), at(ms)),
                     EngineAction::Place { .. } => engine.on(EngineInput::Placed(0), at(ms)),
                     EngineAction::Touch => {
                         engine.on(EngineInput::Touched { started: at(ms), touch: TouchReply::Seen(vec![HOLD]) }, at(ms));

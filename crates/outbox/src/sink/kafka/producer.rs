@@ -25,7 +25,7 @@ use crate::{AggregateId, Error, ErrorKind, Result};
 
 /// How often the thread checks whether the producer is still in use.
 const SERVE_FOR: Duration = Duration::from_millis(100);
-/// How long each look for an answer takes.
+/// How long each poll for an answer takes.
 const ASK_FOR: Duration = Duration::from_millis(200);
 /// The most topics that are remembered as existing.
 const TOPICS_MAX: usize = 1_024;

@@ -16,7 +16,7 @@ use crate::sink::message::header_value;
 /// The number of subjects whose last messages are remembered.
 const REMEMBERED_MAX: usize = 100_000;
 /// How often a message that was overtaken checks the stream again.
-const LOOKS: usize = 3;
+const READS: usize = 3;
 
 /// Subject to the position of its last message in the stream, and that message's sequence.
 #[derive(Debug, Default)]
@@ -71,7 +71,7 @@ impl From<StreamMessage> for StreamEvent {
 impl NatsSink {
     /// Sends one event after the last message of its subject, unless it is already there.
     pub(super) async fn publish_fenced(&self, live: &NatsConnection, event: &Delivery, subject: String) -> Result<(), PublishFailure> {
-        for _ in 0..LOOKS {
+        for _ in 0..READS {
             let follows = match self.remembered.before(&subject, event.sequence) {
                 Some(place) => place,
                 None => match self.last_of(live, &subject).await? {

@@ -97,7 +97,7 @@ async fn a_transaction_that_was_open_when_the_publisher_fell_asleep_is_delivered
         assert!(sink.arrived().is_empty(), "{begin}");
         run(&mut conn, "COMMIT").await.unwrap();
         arrives(&format!("{begin}, before its sleep: {inserts_first}"), &sink, 1).await;
-        // And the one behind it, by a notification or a look.
+        // And the one behind it, by a notification or a poll.
         asleep(&outbox, 0).await;
         insert(&mut conn, events("new", 1..=1).remove(0)).await.unwrap();
         arrives("the next one", &sink, 2).await;

@@ -38,7 +38,7 @@ fn trace(
             }
             for action in actions {
                 let (name, input) = match action {
-                    EngineAction::Look => ("look", EngineInput::Looked(None)),
+                    EngineAction::ReadMark => ("read_mark", EngineInput::MarkRead(None)),
                     EngineAction::Place { .. } => ("place", EngineInput::Placed(0)),
                     EngineAction::Fetch(_) => ("fetch", EngineInput::Fetched(FetchResult { runs: found(ms), resume: None, more: false })),
                     EngineAction::FallAsleep => ("announce", EngineInput::FellAsleep(Some(TICKET))),
@@ -82,16 +82,16 @@ fn asleep() -> Engine {
 }
 
 #[test]
-fn an_idle_publisher_says_that_it_falls_asleep_looks_until_all_have_ended_and_only_then_sleeps() {
+fn an_idle_publisher_says_that_it_falls_asleep_polls_until_all_have_ended_and_only_then_sleeps() {
     let mut engine = notified();
     let calls = trace(&mut engine, 2..1_109, nothing, 100);
     let reading = |ms: u64| [(ms, "place"), (ms, "fetch")];
-    let look = |ms: u64| [(ms, "look"), (ms, "place"), (ms, "fetch")];
-    let ask_and_look = |ms: u64| [(ms, "ask"), (ms, "look"), (ms, "place"), (ms, "fetch")];
+    let read_mark = |ms: u64| [(ms, "read_mark"), (ms, "place"), (ms, "fetch")];
+    let ask_and_read_mark = |ms: u64| [(ms, "ask"), (ms, "read_mark"), (ms, "place"), (ms, "fetch")];
     let mut expected = reading(2).to_vec();
-    expected.extend([6, 10, 18].map(look).concat());
+    expected.extend([6, 10, 18].map(read_mark).concat());
     expected.extend([(34, "announce"), (34, "ask")]);
-    expected.extend([59, 84, 109].map(ask_and_look).concat());
+    expected.extend([59, 84, 109].map(ask_and_read_mark).concat());
     assert_eq!(calls, expected, "and then nothing, up to `poll` behind the last reading");
     assert_eq!(engine.wake_at(at(1_108)), at(1_109));
     assert_eq!(trace(&mut engine, 1_109..2_109, nothing, 100), reading(1_109), "asleep it reads once a poll");
@@ -110,7 +110,7 @@ fn a_notification_ends_the_sleep_in_the_same_turn() {
     engine.on(EngineInput::Woken, at(200));
     let calls = trace(&mut engine, 200..=232, nothing, 0);
     assert_eq!(calls[..2], [(200, "place"), (200, "fetch")]);
-    assert_eq!((of(&calls, "look"), of(&calls, "announce")), (vec![204, 208, 216], vec![232]));
+    assert_eq!((of(&calls, "read_mark"), of(&calls, "announce")), (vec![204, 208, 216], vec![232]));
 }
 
 #[test]
@@ -143,17 +143,17 @@ fn an_announcement_that_was_answered_before_it_was_known_is_made_again() {
     assert_eq!((of(&calls, "announce"), of(&calls, "ask")), (vec![67], vec![67]), "{calls:?}");
 }
 
-/// Its answer may take long: it looks as often as one that is awake.
+/// Its answer may take long: it polls as often as one that is awake.
 #[test]
-fn a_store_that_hangs_delays_no_look() {
+fn a_store_that_hangs_delays_no_poll() {
     let mut engine = notified();
     trace(&mut engine, 2..=33, nothing, 0);
     assert_eq!(engine.next(at(34)), [EngineAction::FallAsleep]);
     let calls = trace(&mut engine, 35..=200, nothing, 0);
-    assert_eq!(of(&calls, "look"), [59, 84, 109, 134, 159, 184]);
+    assert_eq!(of(&calls, "read_mark"), [59, 84, 109, 134, 159, 184]);
     engine.on(EngineInput::FellAsleep(Some(TICKET)), at(201));
     assert_eq!(engine.next(at(201)), [EngineAction::AskEnded(TICKET)]);
-    assert_eq!(of(&trace(&mut engine, 202..=300, nothing, 0), "look"), [226, 251, 276]);
+    assert_eq!(of(&trace(&mut engine, 202..=300, nothing, 0), "read_mark"), [226, 251, 276]);
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn after_a_failure_it_polls_as_if_there_were_no_notifications_and_tries_again_la
     engine.on(EngineInput::Failed(StoreCall::Sleep), at(34));
     let calls = trace(&mut engine, 34..10_034, nothing, 0);
     assert_eq!(calls[..2], [(34, "place"), (34, "fetch")]);
-    assert_eq!(of(&calls, "look")[..6], [59, 109, 209, 409, 809, 1_609]);
+    assert_eq!(of(&calls, "read_mark")[..6], [59, 109, 209, 409, 809, 1_609]);
     assert!(of(&calls, "announce").is_empty(), "{calls:?}");
     assert_eq!(of(&trace(&mut engine, 10_034..10_100, nothing, 0), "announce").len(), 1);
 }
@@ -178,7 +178,7 @@ fn without_notifications_nothing_is_announced() {
     engine.on(EngineInput::NotificationsLost, at(200));
     let calls = trace(&mut engine, 200..2_000, nothing, 0);
     assert_eq!(calls[..2], [(200, "place"), (200, "fetch")], "one may have been missed");
-    assert_eq!((of(&calls, "look")[..3].to_vec(), of(&calls, "announce")), (vec![225, 275, 375], vec![]));
+    assert_eq!((of(&calls, "read_mark")[..3].to_vec(), of(&calls, "announce")), (vec![225, 275, 375], vec![]));
     engine.on(EngineInput::Woken, at(2_000));
     assert_eq!(of(&trace(&mut engine, 2_000..2_100, nothing, 0), "announce"), [2_032], "they arrive again");
     // The store always sends them.
@@ -224,7 +224,7 @@ fn a_publisher_without_slots_announces_nothing() {
     engine.on(EngineInput::Placed(0), at(2));
     let calls = trace(&mut engine, 3..=500, nothing, 0);
     assert_eq!((of(&calls, "announce"), of(&calls, "fetch")), (vec![], vec![]));
-    assert!(of(&calls, "look").len() <= 500 / 25 + 5);
+    assert!(of(&calls, "read_mark").len() <= 500 / 25 + 5);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::*;
 use crate::AggregateId;
 
-/// Everything must be read within this time of its commit: a look every 25 ms, and the delays below.
+/// Everything must be read within this time of its commit: a poll every 25 ms, and the delays below.
 const SOON_MS: u64 = 60;
 const RUN_MS: u64 = 4_000;
 
@@ -194,7 +194,7 @@ impl SleepModel {
                     EngineAction::FallAsleep => ModelCall::Draw,
                     EngineAction::AskEnded(ticket) => ModelCall::Ask(ticket),
                     EngineAction::Fetch(_) => ModelCall::Read,
-                    EngineAction::Look => ModelCall::Answer(EngineInput::Looked(None)),
+                    EngineAction::ReadMark => ModelCall::Answer(EngineInput::MarkRead(None)),
                     EngineAction::Place { .. } => ModelCall::Answer(EngineInput::Placed(0)),
                     other => ModelCall::Answer(other_answer(&other, at(self.now))),
                 };

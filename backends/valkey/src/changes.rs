@@ -1,4 +1,4 @@
-//! News of groups, as messages of channels: the connection's task hands each to the reader that has subscribed.
+//! Changes of groups, as messages of channels: the connection's task hands each to the reader that has subscribed.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ const WAITING_MAX: usize = 1_024;
 
 /// Who has subscribed to which channel over one connection.
 #[derive(Debug, Default)]
-pub(crate) struct NewsRouter(Mutex<RoutingTable>);
+pub(crate) struct ChangeRouter(Mutex<RoutingTable>);
 
 #[derive(Debug, Default)]
 struct RoutingTable {
@@ -23,7 +23,7 @@ struct RoutingTable {
     is_closed: bool,
 }
 
-impl NewsRouter {
+impl ChangeRouter {
     fn table(&self) -> MutexGuard<'_, RoutingTable> {
         // Nothing under this lock can panic halfway through a change.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn each_message_reaches_the_reader_of_its_channel() {
-        let router = NewsRouter::default();
+        let router = ChangeRouter::default();
         let (_, mut a) = router.add("a");
         router.deliver(message("a", "1"));
         router.deliver(message("b", "2"));
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn who_is_too_far_behind_or_whose_connection_ends_hears_the_end() {
-        let router = NewsRouter::default();
+        let router = ChangeRouter::default();
         let (_, mut slow) = router.add("a");
         for n in 0..=WAITING_MAX {
             router.deliver(message("a", &n.to_string()));

@@ -1,12 +1,12 @@
-//! Places names on the circle of the slots, so that a change of the group does not recompute it for them.
+//! Places names on the ring of the slots, so that a change of the group does not recompute it for them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{BucketEntry, Circle, bucket_of};
+use super::{BucketEntry, IncrementalRing, bucket_of};
 use crate::view::MEMBERS_MAX;
 use crate::{ClaimName, InstanceId, NameOwners, SlotOwners, View, hash_bytes, ring};
 
-impl Circle {
+impl IncrementalRing {
     /// The owner of each name in a view, equal to [`NameOwners::of_view`]; empty without members.
     pub(crate) fn place_names(&mut self, view: &View, names: &BTreeSet<ClaimName>) -> BTreeMap<ClaimName, InstanceId> {
         let members = ring::in_order(SlotOwners::inputs(view));
@@ -33,7 +33,7 @@ impl Circle {
         names.iter().filter_map(place).collect()
     }
 
-    /// The numbers of the points clockwise from `hash`, one turn. The circle must have points.
+    /// The numbers of the points clockwise from `hash`, one turn. The ring must have points.
     fn clockwise(&self, hash: u64) -> impl Iterator<Item = usize> {
         let (at, place) = (bucket_of(hash), BucketEntry::new(hash, 0).place());
         let (before, bucket, after) = (&self.buckets[..at], &self.buckets[at], &self.buckets[at + 1..]);

@@ -1,6 +1,6 @@
 // One group as the page knows it, and asking for what has changed.
 
-import { look } from "./api.js";
+import { fetchOf } from "./api.js";
 import { fetchHolders } from "./holders.js";
 
 /** Nothing is known of it yet. */
@@ -16,14 +16,14 @@ export const begin = (policy, mayAct) => ({
 });
 
 /** Asks for what has changed and keeps it; says whether anything has but ages. */
-export async function fetchNews(asked) {
-  const own = await look(asked.policy, "ownership");
+export async function fetchChanges(asked) {
+  const own = await fetchOf(asked.policy, "ownership");
   const seen = `${own.view_fingerprint} ${own.revision}`;
   const isNew = asked.seen !== seen;
   if (isNew) {
-    const [slots, group] = await Promise.all([look(asked.policy, "slots"), look(asked.policy, "members")]);
+    const [slots, group] = await Promise.all([fetchOf(asked.policy, "slots"), fetchOf(asked.policy, "members")]);
     // A drain request counts before the member has seen it; without drain support there are none.
-    asked.drained = (await look(asked.policy, "drained").catch(() => ({ drained: asked.drained }))).drained;
+    asked.drained = (await fetchOf(asked.policy, "drained").catch(() => ({ drained: asked.drained }))).drained;
     Object.assign(asked, { slots, members: group, membersAt: Date.now() });
     // These may be of a moment before or after: then all is asked once more.
     asked.seen = slots.view_fingerprint === own.view_fingerprint && group.view_fingerprint === own.view_fingerprint ? seen : "";

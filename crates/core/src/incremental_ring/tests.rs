@@ -21,16 +21,16 @@ fn simple(members: &[(InstanceId, Weight)], params: PlacementParams, hash: Point
 }
 
 /// Every entry has its place by its hash, in the protocol's order, and the number of points is right.
-fn assert_sound(circle: &Circle) {
-    let points: u32 = circle.members.iter().map(|member| member.points).sum();
-    assert_eq!(circle.buckets.iter().map(Vec::len).sum::<usize>(), points as usize);
-    let mut numbers: Vec<_> = circle.members.iter().map(|member| member.number).chain(circle.free.iter().copied()).collect();
+fn assert_sound(ring: &IncrementalRing) {
+    let points: u32 = ring.members.iter().map(|member| member.points).sum();
+    assert_eq!(ring.buckets.iter().map(Vec::len).sum::<usize>(), points as usize);
+    let mut numbers: Vec<_> = ring.members.iter().map(|member| member.number).chain(ring.free.iter().copied()).collect();
     numbers.sort_unstable();
-    assert!(numbers.into_iter().map(usize::from).eq(0..circle.numbers()));
+    assert!(numbers.into_iter().map(usize::from).eq(0..ring.numbers()));
     let id_of = |entry: &BucketEntry| {
-        circle.members.iter().find(|member| usize::from(member.number) == entry.number()).map(|member| &member.id).unwrap()
+        ring.members.iter().find(|member| usize::from(member.number) == entry.number()).map(|member| &member.id).unwrap()
     };
-    for bucket in &circle.buckets {
+    for bucket in &ring.buckets {
         assert!(bucket.windows(2).all(|pair| (pair[0].place(), id_of(&pair[0])) <= (pair[1].place(), id_of(&pair[1]))));
     }
 }
@@ -65,7 +65,7 @@ fn apply(members: &mut Vec<(InstanceId, Weight)>, change: &Change) {
     }
 }
 
-/// Only 64 places on the whole circle, four of them in one bucket.
+/// Only 64 places on the whole ring, four of them in one bucket.
 fn crowded(bytes: &[u8]) -> u64 {
     let hash = hash_bytes(bytes);
     (hash >> 60 << 60) | (hash & 3)
@@ -90,13 +90,13 @@ proptest! {
         hash in prop_oneof![3 => Just(hash_bytes as PointHash), 1 => Just(crowded as PointHash), 1 => Just(stacked as PointHash)],
     ) {
         let params = params(slots, nodes, margin);
-        let (mut circle, mut members) = (Circle::with_hash(params, hash), Vec::new());
+        let (mut ring, mut members) = (IncrementalRing::with_hash(params, hash), Vec::new());
         for change in &changes {
             apply(&mut members, change);
-            let placed = circle.place(members.iter().cloned());
+            let placed = ring.place(members.iter().cloned());
             prop_assert_eq!(&placed, &simple(&members, params, hash), "after {:?}", change);
-            prop_assert_eq!(circle.points_of(placed.members()), ring::circle(placed.members(), nodes, hash), "after {:?}", change);
-            assert_sound(&circle);
+            prop_assert_eq!(ring.points_of(placed.members()), ring::sorted_points(placed.members(), nodes, hash), "after {:?}", change);
+            assert_sound(&ring);
         }
     }
 
@@ -104,10 +104,10 @@ proptest! {
     fn ids_of_any_kind_keep_their_order(names in proptest::collection::vec("[a-cé🦀]{1,3}", 1..12), without in any::<proptest::sample::Index>()) {
         let params = params(97, 5, LoadMargin::DEFAULT);
         let mut members: Vec<_> = names.iter().map(|name| (id(name), Weight::ONE)).collect();
-        let mut circle = Circle::with_hash(params, crowded);
-        prop_assert_eq!(circle.place(members.clone()), simple(&members, params, crowded));
+        let mut ring = IncrementalRing::with_hash(params, crowded);
+        prop_assert_eq!(ring.place(members.clone()), simple(&members, params, crowded));
         members.remove(without.index(names.len()));
-        prop_assert_eq!(circle.place(members.clone()), simple(&members, params, crowded));
+        prop_assert_eq!(ring.place(members.clone()), simple(&members, params, crowded));
     }
 }
 
@@ -115,28 +115,28 @@ proptest! {
 #[test]
 fn a_fleet_of_sixty_changes_one_by_one() {
     let params = PlacementParams::default();
-    let mut circle = Circle::new(params);
+    let mut ring = IncrementalRing::new(params);
     let mut members: Vec<_> = (0..60).map(|i| (id(format!("worker-{i}")), Weight::ONE)).collect();
-    circle.place(members.clone());
+    ring.place(members.clone());
     for step in 0..20 {
         match step % 3 {
             0 => drop(members.remove(step)),
             1 => members.push((id(format!("new-{step}")), Weight::ONE)),
             _ => members[step].1 = weight(3),
         }
-        assert_eq!(circle.place(members.clone()), SlotOwners::place(members.clone(), params), "step {step}");
+        assert_eq!(ring.place(members.clone()), SlotOwners::place(members.clone(), params), "step {step}");
     }
-    assert_sound(&circle);
+    assert_sound(&ring);
 }
 
 /// More weight than there is room for points: every member gives up some, and gets them back.
 #[test]
-fn all_give_points_when_the_circle_is_full() {
+fn all_give_points_when_the_ring_is_full() {
     let params = params(1_000, 65_536, LoadMargin::DEFAULT);
-    let mut circle = Circle::new(params);
+    let mut ring = IncrementalRing::new(params);
     for weights in [&[30, 30][..], &[30, 30, 8], &[30, 28, 8], &[30, 28]] {
         let members: Vec<_> = weights.iter().enumerate().map(|(i, w)| (id(format!("w{i}")), weight(*w))).collect();
-        assert_eq!(circle.place(members.clone()), SlotOwners::place(members, params), "{weights:?}");
+        assert_eq!(ring.place(members.clone()), SlotOwners::place(members, params), "{weights:?}");
     }
 }
 
@@ -144,18 +144,18 @@ fn all_give_points_when_the_circle_is_full() {
 fn with_more_members_than_numbers_it_is_the_simple_placement_too() {
     let params = params(500, 1, LoadMargin::DEFAULT);
     let fleet = |members: u32| (0..members).map(|i| (id(format!("w{i}")), Weight::ONE));
-    let mut circle = Circle::new(params);
+    let mut ring = IncrementalRing::new(params);
     for members in [MEMBERS_MAX, MEMBERS_MAX + 1, MEMBERS_MAX, 3, 0, 2] {
-        assert_eq!(circle.place(fleet(members)), SlotOwners::place(fleet(members), params), "{members} members");
+        assert_eq!(ring.place(fleet(members)), SlotOwners::place(fleet(members), params), "{members} members");
     }
 }
 
 #[test]
 fn a_view_is_placed_without_those_that_drain() {
     let member = |name: &str, state| Member { state, ..Member::named(id(name)) };
-    let mut circle = Circle::new(PlacementParams::default());
+    let mut ring = IncrementalRing::new(PlacementParams::default());
     for draining in [MemberState::Active, MemberState::Draining] {
         let view = View::new(1, vec![member("a", MemberState::Active), member("b", draining)]);
-        assert_eq!(circle.place_view(&view), SlotOwners::of_view(&view, PlacementParams::default()));
+        assert_eq!(ring.place_view(&view), SlotOwners::of_view(&view, PlacementParams::default()));
     }
 }

@@ -1,4 +1,4 @@
-//! The circle of `ring`, kept from one view to the next, so that a join or a leave costs the points of one member and not of all.
+//! A ring that is kept from one view to the next, so that a join or a leave costs the points of one member and not of all.
 //!
 //! Its result equals that of [`SlotOwners::place`] in every slot, which the tests check. Only the method differs: points are never sorted
 //! again, but inserted into and removed from small sorted buckets.
@@ -50,9 +50,9 @@ const fn bucket_of(hash: u64) -> usize {
     (hash >> (u64::BITS - NUMBER_BITS)) as usize
 }
 
-/// One member: its number in the entries, which is stable while it is present, and its points on the circle.
+/// One member: its number in the entries, which is stable while it is present, and its points on the ring.
 #[derive(Debug, Clone)]
-struct CircleMember {
+struct RingMember {
     id: InstanceId,
     number: u16,
     points: u32,
@@ -63,27 +63,27 @@ struct CircleMember {
 /// It takes eight bytes a point and some room to grow. Readers hold the resulting [`SlotOwners`] and never wait for it.
 ///
 /// ```
-/// use shardwise_core::{Circle, InstanceId, PlacementParams, SlotOwners, Weight};
+/// use shardwise_core::{IncrementalRing, InstanceId, PlacementParams, SlotOwners, Weight};
 ///
 /// let fleet = |size| (0..size).map(|i| (InstanceId::new(format!("worker-{i}")).unwrap(), Weight::ONE));
-/// let mut circle = Circle::new(PlacementParams::default());
-/// circle.place(fleet(20));
-/// assert_eq!(circle.place(fleet(21)), SlotOwners::place(fleet(21), PlacementParams::default()));
+/// let mut ring = IncrementalRing::new(PlacementParams::default());
+/// ring.place(fleet(20));
+/// assert_eq!(ring.place(fleet(21)), SlotOwners::place(fleet(21), PlacementParams::default()));
 /// ```
 #[derive(Debug, Clone)]
-pub struct Circle {
+pub struct IncrementalRing {
     params: PlacementParams,
     hash: PointHash,
     /// Sorted by the bytes of their ids.
-    members: Vec<CircleMember>,
+    members: Vec<RingMember>,
     /// Released numbers, to be reused first; these and the used ones are all numbers below `members.len() + free.len()`.
     free: Vec<u16>,
     /// Empty, or [`BUCKETS`] many.
     buckets: Vec<Vec<BucketEntry>>,
 }
 
-impl Circle {
-    /// An empty circle. `params` must be valid ([`PlacementParams::validated`]).
+impl IncrementalRing {
+    /// An empty ring. `params` must be valid ([`PlacementParams::validated`]).
     pub fn new(params: PlacementParams) -> Self {
         Self::with_hash(params, hash_bytes)
     }
@@ -116,10 +116,10 @@ impl Circle {
         SlotOwners::from_parts(self.params, members, owners)
     }
 
-    /// The points of `members`, which are in order, clockwise; equal to [`ring::circle`].
+    /// The points of `members`, which are in order, clockwise; equal to [`ring::sorted_points`].
     pub(crate) fn points_of(&mut self, members: &[(InstanceId, Weight)]) -> Vec<Point> {
         if !ring::has_points(members, &self.params) || members.len() > MEMBERS_MAX as usize {
-            return ring::circle(members, self.params.virtual_nodes, self.hash);
+            return ring::sorted_points(members, self.params.virtual_nodes, self.hash);
         }
         self.follow(members);
         let mut index = vec![0; self.numbers()];
@@ -161,7 +161,7 @@ impl Circle {
             .into_iter()
             .zip(members)
             .zip(&wanted)
-            .map(|((old, (id, _)), points)| CircleMember {
+            .map(|((old, (id, _)), points)| RingMember {
                 id: id.clone(),
                 number: old.map_or_else(&mut number, |old| old.number),
                 points: *points,
@@ -190,7 +190,7 @@ impl Circle {
     }
 
     /// For each of `members` its known entry, if any, and the members that left.
-    fn compare(&mut self, members: &[(InstanceId, Weight)]) -> (Vec<Option<CircleMember>>, Vec<CircleMember>) {
+    fn compare(&mut self, members: &[(InstanceId, Weight)]) -> (Vec<Option<RingMember>>, Vec<RingMember>) {
         let mut before = std::mem::take(&mut self.members).into_iter().peekable();
         let mut gone = Vec::new();
         let stay = members.iter().map(|(id, _)| {
@@ -210,13 +210,13 @@ impl Circle {
         self.free.clear();
         self.buckets = std::iter::repeat_with(|| Vec::with_capacity(room)).take(BUCKETS).collect();
         // Fewer members than numbers, see `follow`.
-        let numbered = |((number, (id, _)), points): ((usize, &(InstanceId, Weight)), &u32)| CircleMember {
+        let numbered = |((number, (id, _)), points): ((usize, &(InstanceId, Weight)), &u32)| RingMember {
             id: id.clone(),
             number: number as u16,
             points: *points,
         };
         self.members = members.iter().enumerate().zip(wanted).map(numbered).collect();
-        for CircleMember { id, number, points } in &self.members {
+        for RingMember { id, number, points } in &self.members {
             ring::each_point(id, 0..*points, self.hash, |hash| {
                 grow(&mut self.buckets[bucket_of(hash)]).push(BucketEntry::new(hash, *number));
             });
@@ -226,7 +226,7 @@ impl Circle {
     }
 
     /// Removes a member's points from number `keep` on.
-    fn remove_points(&mut self, old: &CircleMember, keep: u32) {
+    fn remove_points(&mut self, old: &RingMember, keep: u32) {
         ring::each_point(&old.id, keep..old.points, self.hash, |hash| {
             let (bucket, entry) = (&mut self.buckets[bucket_of(hash)], BucketEntry::new(hash, old.number));
             let first = bucket.partition_point(|other| other.place() < entry.place());
@@ -240,7 +240,7 @@ impl Circle {
     fn add_points(&mut self, had: &[u32]) {
         let mut rank = vec![0; self.numbers()];
         (0u32..).zip(&self.members).for_each(|(at, member)| rank[usize::from(member.number)] = at);
-        for (CircleMember { id, number, points }, had) in self.members.iter().zip(had) {
+        for (RingMember { id, number, points }, had) in self.members.iter().zip(had) {
             let mine = rank[usize::from(*number)];
             ring::each_point(id, *had..*points, self.hash, |hash| {
                 let (bucket, entry) = (grow(&mut self.buckets[bucket_of(hash)]), BucketEntry::new(hash, *number));
