@@ -85,8 +85,10 @@ pub(super) fn claim_name(policy: &Policy, backend: Option<&Arc<dyn Discovery>>, 
             },
             |unable| format!("it needs ownership = \"exclusive\" on a backend that can hold claims, and {unable}"),
         );
-        let message =
-            format!("{kind} {what:?}: policy {} has ownership = \"eventual\", under which two members may run it at once; {remedy}", policy.name);
+        let message = format!(
+            "{kind} {what:?}: policy {} has ownership = \"eventual\", under which two members may run it at once; {remedy}",
+            policy.name
+        );
         return Err(Error::new(ErrorKind::Settings, message));
     }
     ClaimName::new(name).map_err(|error| Error::new(ErrorKind::Settings, format!("{kind} {what:?}: {error}")))

@@ -12,11 +12,11 @@ use super::{World, common, eventually, joined, policy};
 
 /// Which numbers are alive, and where. Two at once under one number are a panic.
 #[derive(Clone, Default)]
-struct Board(Arc<Mutex<BTreeMap<u32, &'static str>>>);
+struct DaemonLog(Arc<Mutex<BTreeMap<u32, &'static str>>>);
 
-struct Alive(u32, Board);
+struct Alive(u32, DaemonLog);
 
-impl Board {
+impl DaemonLog {
     fn shown(&self) -> MutexGuard<'_, BTreeMap<u32, &'static str>> {
         self.0.lock().expect("whole")
     }
@@ -38,12 +38,12 @@ impl Drop for Alive {
     }
 }
 
-fn run(service: &ShardingService, set: &str, id: &'static str, board: &Board) -> Run {
-    let board = board.clone();
+fn run(service: &ShardingService, set: &str, id: &'static str, log: &DaemonLog) -> Run {
+    let log = log.clone();
     service.daemons(set).expect("exclusive").run(move |number, tenure| {
-        let board = board.clone();
+        let log = log.clone();
         async move {
-            let _alive = board.enter(number, id);
+            let _alive = log.enter(number, id);
             tenure.cancel().cancelled().await;
             Ok::<(), String>(())
         }
@@ -57,21 +57,21 @@ async fn set(daemons: &Daemons, number: u32) {
 
 #[tokio::test(start_paused = true)]
 async fn each_is_alive_once_and_the_number_changes_while_they_run() {
-    let (world, board) = (World::new(), Board::default());
+    let (world, log) = (World::new(), DaemonLog::default());
     let fleet = [joined(&world, "a").await, joined(&world, "b").await, joined(&world, "c").await];
-    let _runs: Vec<_> = ["a", "b", "c"].into_iter().zip(&fleet).map(|(id, service)| run(service, "", id, &board)).collect();
+    let _runs: Vec<_> = ["a", "b", "c"].into_iter().zip(&fleet).map(|(id, service)| run(service, "", id, &log)).collect();
     tokio::time::sleep(Duration::from_secs(10)).await;
-    assert!(board.numbers().is_empty(), "nobody has set a number");
+    assert!(log.numbers().is_empty(), "nobody has set a number");
     let daemons = fleet[0].daemons("").expect("exclusive");
     for number in [6, 2, 9, 1, 0, 4] {
         set(&daemons, number).await;
         let changed = world.clock.now();
         // Those that begin need their claims after the event, which is there within a TTL.
-        eventually("all of them and no others live", || board.numbers() == (0..number).collect::<Vec<_>>()).await;
+        eventually("all of them and no others live", || log.numbers() == (0..number).collect::<Vec<_>>()).await;
         let took = world.clock.now().since(changed);
         assert!(took <= Duration::from_secs(6), "{number}: took {took:?}");
         tokio::time::sleep(Duration::from_secs(10)).await;
-        assert_eq!(board.numbers(), (0..number).collect::<Vec<_>>(), "and so it stays");
+        assert_eq!(log.numbers(), (0..number).collect::<Vec<_>>(), "and so it stays");
     }
     let names: Vec<_> =
         fleet.iter().flat_map(|service| service.ownership().names().map(|(name, _)| name.to_string()).collect::<Vec<_>>()).collect();
@@ -84,7 +84,7 @@ async fn each_is_alive_once_and_the_number_changes_while_they_run() {
     let [a, _b, _c] = fleet;
     a.deregister_self().await.expect("leaves");
     eventually("the others have them all", || {
-        let shown = board.shown();
+        let shown = log.shown();
         shown.keys().copied().eq(0..4) && shown.values().all(|id| *id != "a")
     })
     .await;
@@ -94,7 +94,7 @@ async fn each_is_alive_once_and_the_number_changes_while_they_run() {
 async fn sets_are_apart_and_stopping_one_run_leaves_the_others() {
     let world = World::new();
     let a = joined(&world, "a").await;
-    let (jobs, mails, plain) = (Board::default(), Board::default(), Board::default());
+    let (jobs, mails, plain) = (DaemonLog::default(), DaemonLog::default(), DaemonLog::default());
     let runs = [run(&a, "jobs", "a", &jobs), run(&a, "mails", "a", &mails), run(&a, "", "a", &plain)];
     set(&a.daemons("jobs").expect("exclusive"), 2).await;
     set(&a.daemons("mails").expect("exclusive"), 3).await;
@@ -141,22 +141,22 @@ async fn by_hand(world: &World, name: &str, text: &str) {
 
 #[tokio::test(start_paused = true)]
 async fn a_note_that_is_no_number_changes_nothing_until_it_is_corrected() {
-    let (world, board) = (World::new(), Board::default());
+    let (world, log) = (World::new(), DaemonLog::default());
     let a = joined(&world, "a").await;
-    let _run = run(&a, "", "a", &board);
+    let _run = run(&a, "", "a", &log);
     let daemons = a.daemons("").expect("exclusive");
     set(&daemons, 3).await;
-    eventually("three live", || board.numbers().len() == 3).await;
+    eventually("three live", || log.numbers().len() == 3).await;
     for text in ["", "three", "{}", "{\"n\":-1}", "{\"n\":1025}", "{\"n\":99999999999}", "3"] {
         by_hand(&world, "daemon", text).await;
         tokio::time::sleep(Duration::from_secs(10)).await;
-        assert_eq!(board.numbers(), [0, 1, 2], "{text:?}");
+        assert_eq!(log.numbers(), [0, 1, 2], "{text:?}");
         let error = daemons.count().await.expect_err("no number");
         assert_eq!(error.kind(), ErrorKind::Backend, "{text:?}: {error}");
         assert!(error.to_string().contains("cannot be read") && error.to_string().contains("0 to 1024"), "{error}");
     }
     by_hand(&world, "daemon", "{\"n\":5}").await;
-    eventually("five live", || board.numbers() == [0, 1, 2, 3, 4]).await;
+    eventually("five live", || log.numbers() == [0, 1, 2, 3, 4]).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -9,31 +9,31 @@ use super::{World, common, eventually, joined, policy, service};
 
 /// Where work of one name runs now, and under which epochs it ever ran, in order.
 #[derive(Default)]
-struct Board {
+struct WorkLog {
     now: Vec<&'static str>,
     ever: Vec<(&'static str, Epoch)>,
 }
 
-type Shown = Arc<Mutex<Board>>;
+type Shown = Arc<Mutex<WorkLog>>;
 
 /// Shows it as running as long as it lives: work that is lost is dropped where it awaits.
 struct Here(&'static str, Shown);
 
 impl Here {
     fn at(id: &'static str, shown: Shown) -> Self {
-        board(&shown).now.push(id);
+        log(&shown).now.push(id);
         Self(id, shown)
     }
 }
 
 impl Drop for Here {
     fn drop(&mut self) {
-        board(&self.1).now.retain(|id| *id != self.0);
+        log(&self.1).now.retain(|id| *id != self.0);
     }
 }
 
-fn board(board: &Shown) -> std::sync::MutexGuard<'_, Board> {
-    board.lock().expect("whole")
+fn log(log: &Shown) -> std::sync::MutexGuard<'_, WorkLog> {
+    log.lock().expect("whole")
 }
 
 /// Offers to run it until it is cancelled.
@@ -43,7 +43,7 @@ fn offer(service: &ShardingService, id: &'static str, shown: &Shown) -> Run {
     singleton.run(move |context| {
         let shown = Arc::clone(&shown);
         async move {
-            board(&shown).ever.push((id, context.epoch()));
+            log(&shown).ever.push((id, context.epoch()));
             let _here = Here::at(id, shown);
             context.cancel().cancelled().await;
             Ok::<(), String>(())
@@ -52,7 +52,7 @@ fn offer(service: &ShardingService, id: &'static str, shown: &Shown) -> Run {
 }
 
 fn only(shown: &Shown) -> Option<&'static str> {
-    let now = board(shown).now.clone();
+    let now = log(shown).now.clone();
     assert!(now.len() < 2, "it runs at {now:?}");
     now.first().copied()
 }
@@ -83,7 +83,7 @@ async fn it_runs_at_one_and_moves_when_that_one_leaves_or_dies() {
     eventually("it runs at the last", || only(&shown).is_some_and(|id| id != first && id != second)).await;
     let took = world.clock.now().since(died);
     assert!(took <= Duration::from_secs(4), "TTL 3 s, took {took:?}");
-    let epochs: Vec<_> = board(&shown).ever.iter().map(|(_, epoch)| *epoch).collect();
+    let epochs: Vec<_> = log(&shown).ever.iter().map(|(_, epoch)| *epoch).collect();
     assert!(epochs.is_sorted() && epochs.len() >= 3, "{epochs:?}");
 }
 

@@ -10,47 +10,47 @@ use super::{SLOTS, World, eventually, joined, share};
 
 /// What works in each slot now, over all workers, and every epoch under which something ever did.
 #[derive(Default)]
-struct Board {
+struct SlotLog {
     now: BTreeMap<u32, Epoch>,
     ever: Vec<(u32, Epoch)>,
     /// Slots in which two were at work.
     twice: Vec<u32>,
 }
 
-fn follow(service: &ShardingService, board: &Arc<Mutex<Board>>, takes: Duration) -> Run {
-    let board = Arc::clone(board);
+fn follow(service: &ShardingService, log: &Arc<Mutex<SlotLog>>, takes: Duration) -> Run {
+    let log = Arc::clone(log);
     service.slots(move |slot, epoch, cancel| {
-        let board = Arc::clone(&board);
+        let log = Arc::clone(&log);
         async move {
             {
-                let mut board = board.lock().expect("whole");
-                if board.now.insert(slot, epoch).is_some() {
-                    board.twice.push(slot);
+                let mut log = log.lock().expect("whole");
+                if log.now.insert(slot, epoch).is_some() {
+                    log.twice.push(slot);
                 }
-                board.ever.push((slot, epoch));
+                log.ever.push((slot, epoch));
             }
             cancel.cancelled().await;
             tokio::time::sleep(takes).await;
-            board.lock().expect("whole").now.remove(&slot);
+            log.lock().expect("whole").now.remove(&slot);
         }
     })
 }
 
 #[tokio::test(start_paused = true)]
 async fn each_slot_has_one_task_by_any_holder() {
-    let (world, board) = (World::new(), Arc::new(Mutex::new(Board::default())));
-    let works_everywhere = || board.lock().expect("whole").now.keys().copied().eq(0..SLOTS);
+    let (world, log) = (World::new(), Arc::new(Mutex::new(SlotLog::default())));
+    let works_everywhere = || log.lock().expect("whole").now.keys().copied().eq(0..SLOTS);
     let a = joined(&world, "a").await;
-    let run_a = follow(&a, &board, Duration::from_millis(300));
+    let run_a = follow(&a, &log, Duration::from_millis(300));
     eventually("all are worked in", works_everywhere).await;
     let b = joined(&world, "b").await;
-    let _run_b = follow(&b, &board, Duration::from_millis(300));
+    let _run_b = follow(&b, &log, Duration::from_millis(300));
     eventually("both work", || share(&[&a, &b]) && works_everywhere()).await;
     a.deregister_self().await.expect("left");
     eventually("b works in all", || share(&[&b]) && works_everywhere()).await;
     run_a.stop().await;
-    assert_eq!(board.lock().expect("whole").twice, [0; 0], "slots with two workers");
-    let mut ever = board.lock().expect("whole").ever.clone();
+    assert_eq!(log.lock().expect("whole").twice, [0; 0], "slots with two workers");
+    let mut ever = log.lock().expect("whole").ever.clone();
     let count = ever.len();
     ever.sort_unstable();
     ever.dedup();

@@ -16,9 +16,9 @@ type Fired = (Period, &'static str, Moment);
 
 /// All of it, in order.
 #[derive(Clone)]
-struct Board(Arc<Mutex<Vec<Fired>>>, Clock);
+struct FiredLog(Arc<Mutex<Vec<Fired>>>, Clock);
 
-impl Board {
+impl FiredLog {
     fn new(world: &World) -> Self {
         Self(Arc::default(), world.clock.clone())
     }
@@ -37,10 +37,10 @@ impl Board {
     }
 }
 
-fn run(service: &ShardingService, id: &'static str, board: &Board) -> Run {
-    let board = board.clone();
+fn run(service: &ShardingService, id: &'static str, log: &FiredLog) -> Run {
+    let log = log.clone();
     service.timer("report", EVERY).expect("exclusive").run(move |period, _| {
-        board.fired().push((period, id, board.1.now()));
+        log.fired().push((period, id, log.1.now()));
         async { Ok::<(), String>(()) }
     })
 }
@@ -60,29 +60,29 @@ async fn by_hand(world: &World, text: &str) {
 #[tokio::test(start_paused = true)]
 async fn each_period_is_fired_once_also_when_its_member_leaves_or_dies() {
     let (world, ids) = (World::new(), ["a", "b", "c"]);
-    let (board, links) = (Board::new(&world), ids.map(|_| world.store.link()));
+    let (log, links) = (FiredLog::new(&world), ids.map(|_| world.store.link()));
     let mut fleet = Vec::new();
     for (id, link) in ids.into_iter().zip(&links) {
         let service = world.factory_of(id, Arc::new(link.clone()), policy()).create("workers").expect("known");
         service.register_self().await.expect("joins");
-        let run = run(&service, id, &board);
+        let run = run(&service, id, &log);
         fleet.push((id, service, run));
     }
-    let fired = |count: usize| move |board: &Board| board.fired().len() >= count;
-    eventually("it is fired", || fired(3)(&board)).await;
-    let (_, first, _) = *board.fired().last().expect("fired");
+    let fired = |count: usize| move |log: &FiredLog| log.fired().len() >= count;
+    eventually("it is fired", || fired(3)(&log)).await;
+    let (_, first, _) = *log.fired().last().expect("fired");
     let at = fleet.iter().position(|(id, ..)| *id == first).expect("one of them");
     let (_, leaver, _run) = fleet.remove(at);
     // In the very period that it has fired.
     leaver.deregister_self().await.expect("leaves");
-    eventually("it goes on", || fired(6)(&board)).await;
-    let (_, second, _) = *board.fired().last().expect("fired");
+    eventually("it goes on", || fired(6)(&log)).await;
+    let (_, second, _) = *log.fired().last().expect("fired");
     assert_ne!(second, first);
     links[ids.iter().position(|id| *id == second).expect("one of them")].set_reachable(false);
-    eventually("it goes on at the last one", || fired(9)(&board)).await;
-    assert_ne!(board.fired().last().expect("fired").1, second);
-    assert!(board.is_without_gaps(), "{:?}", board.numbers());
-    for (period, id, at) in board.fired().iter() {
+    eventually("it goes on at the last one", || fired(9)(&log)).await;
+    assert_ne!(log.fired().last().expect("fired").1, second);
+    assert!(log.is_without_gaps(), "{:?}", log.numbers());
+    for (period, id, at) in log.fired().iter() {
         let late = at.as_nanos() / 1_000_000 - period.due_ms;
         assert_eq!(period.due_ms, period.number * 10_000);
         assert!(late <= 5_000, "{period:?} was fired by {id} {late} ms late");
@@ -92,17 +92,17 @@ async fn each_period_is_fired_once_also_when_its_member_leaves_or_dies() {
 #[tokio::test(start_paused = true)]
 async fn periods_without_a_holder_are_skipped_and_the_one_that_runs_is_fired_late() {
     let world = World::new();
-    let board = Board::new(&world);
+    let log = FiredLog::new(&world);
     let a = joined(&world, "a").await;
-    let first = run(&a, "a", &board);
-    eventually("it is fired twice", || board.fired().len() == 2).await;
+    let first = run(&a, "a", &log);
+    eventually("it is fired twice", || log.fired().len() == 2).await;
     first.stop().await;
     // Five and a half periods.
     tokio::time::sleep(Duration::from_secs(55)).await;
-    let before = board.numbers();
-    let _second = run(&a, "again", &board);
-    eventually("it is fired again", || board.fired().len() == 3).await;
-    let (period, _, at) = board.fired()[2];
+    let before = log.numbers();
+    let _second = run(&a, "again", &log);
+    eventually("it is fired again", || log.fired().len() == 3).await;
+    let (period, _, at) = log.fired()[2];
     assert_eq!(period.number, before[1] + 5, "the others are skipped");
     let late = at.as_nanos() / 1_000_000 - period.due_ms;
     assert!((4_000..10_000).contains(&late), "it was running for {late} ms");
@@ -111,9 +111,9 @@ async fn periods_without_a_holder_are_skipped_and_the_one_that_runs_is_fired_lat
 #[tokio::test(start_paused = true)]
 async fn a_job_longer_than_its_period_makes_the_next_ones_skipped_and_there_are_never_two() {
     let world = World::new();
-    let (board, busy) = (Board::new(&world), Arc::new(tokio::sync::Mutex::new(())));
+    let (log, busy) = (FiredLog::new(&world), Arc::new(tokio::sync::Mutex::new(())));
     let a = joined(&world, "a").await;
-    let shown = board.clone();
+    let shown = log.clone();
     let _run = a.timer("report", EVERY).expect("exclusive").run(move |period, _| {
         shown.fired().push((period, "a", shown.1.now()));
         let busy = Arc::clone(&busy);
@@ -124,24 +124,24 @@ async fn a_job_longer_than_its_period_makes_the_next_ones_skipped_and_there_are_
         }
     });
     tokio::time::sleep(Duration::from_mins(3)).await;
-    let numbers = board.numbers();
+    let numbers = log.numbers();
     assert!(numbers.len() >= 5 && numbers.windows(2).all(|pair| pair[0] + 3 == pair[1]), "{numbers:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_job_that_fails_or_panics_does_not_keep_the_next_period_from_being_fired() {
     let world = World::new();
-    let board = Board::new(&world);
+    let log = FiredLog::new(&world);
     let a = joined(&world, "a").await;
-    let shown = board.clone();
+    let shown = log.clone();
     let _run = a.timer("report", EVERY).expect("exclusive").run(move |period, _| {
         shown.fired().push((period, "a", shown.1.now()));
         assert_ne!(period.number % 3, 1, "a mistake in the user's code");
         async move { if period.number % 3 == 2 { Err("not today") } else { Ok(()) } }
     });
-    eventually("it is fired four times", || board.fired().len() >= 4).await;
+    eventually("it is fired four times", || log.fired().len() >= 4).await;
     tokio::time::sleep(Duration::from_mins(1)).await;
-    assert!(board.fired().len() >= 9 && board.is_without_gaps(), "{:?}", board.numbers());
+    assert!(log.fired().len() >= 9 && log.is_without_gaps(), "{:?}", log.numbers());
 }
 
 /// Calls that fail, answers that are lost: what was written is not fired twice, and what was not sure is fired once.
@@ -149,19 +149,19 @@ async fn a_job_that_fails_or_panics_does_not_keep_the_next_period_from_being_fir
 async fn with_lost_answers_no_period_is_fired_twice() {
     for seed in 0..6 {
         let world = World::new();
-        let board = Board::new(&world);
+        let log = FiredLog::new(&world);
         let rates = FaultRates { fail_before: 0.2, fail_after: 0.2, delay: 0.3, delay_max: Duration::from_millis(300), ..FaultRates::NONE };
         let mut fleet = Vec::new();
         for id in ["a", "b"] {
             let faulty = Faults::new(Arc::new(world.store.link()), seed, FaultRates::NONE);
             let service = world.factory_of(id, Arc::new(faulty.clone()) as Arc<dyn Discovery>, policy()).create("workers").expect("known");
             service.register_self().await.expect("joins");
-            let run = run(&service, id, &board);
+            let run = run(&service, id, &log);
             faulty.set_rates(rates);
             fleet.push((service, run));
         }
         tokio::time::sleep(Duration::from_mins(5)).await;
-        let numbers = board.numbers();
+        let numbers = log.numbers();
         assert!(numbers.is_sorted_by(|one, next| one < next), "seed {seed}: {numbers:?}");
         // Lost answers at the beginning cost no more than a moment: it was 200 s of 300.
         assert!(numbers.len() >= 28, "seed {seed}: of thirty periods only {} were fired", numbers.len());
@@ -171,10 +171,10 @@ async fn with_lost_answers_no_period_is_fired_twice() {
 #[tokio::test(start_paused = true)]
 async fn a_note_that_was_edited_by_hand_stops_the_timer_until_it_is_corrected() {
     let world = World::new();
-    let board = Board::new(&world);
+    let log = FiredLog::new(&world);
     let a = joined(&world, "a").await;
-    let _run = run(&a, "a", &board);
-    eventually("it is fired", || board.fired().len() == 1).await;
+    let _run = run(&a, "a", &log);
+    eventually("it is fired", || log.fired().len() == 1).await;
     for text in [
         "",
         "nonsense",
@@ -186,13 +186,13 @@ async fn a_note_that_was_edited_by_hand_stops_the_timer_until_it_is_corrected() 
         by_hand(&world, text).await;
         // What was being waited for meets the other version.
         tokio::time::sleep(Duration::from_mins(1)).await;
-        let fired = board.fired().len();
+        let fired = log.fired().len();
         tokio::time::sleep(Duration::from_mins(2)).await;
-        assert_eq!(board.fired().len(), fired, "{text:?}");
+        assert_eq!(log.fired().len(), fired, "{text:?}");
         by_hand(&world, &before).await;
-        eventually("it is fired again", || board.fired().len() > fired).await;
+        eventually("it is fired again", || log.fired().len() > fired).await;
     }
-    let numbers = board.numbers();
+    let numbers = log.numbers();
     assert!(numbers.is_sorted_by(|one, next| one < next), "{numbers:?}");
 }
 

@@ -28,25 +28,25 @@ fn started(world: &World, id: &str, version: &str, policy: Policy) -> (ShardingS
 
 /// Who works in each slot now, and who has begun to, in order.
 #[derive(Default)]
-struct Board {
+struct VersionLog {
     now: BTreeMap<u32, String>,
     begun: Vec<(u32, String)>,
     overlaps: Vec<u32>,
 }
 
-type Shown = Arc<Mutex<Board>>;
+type Shown = Arc<Mutex<VersionLog>>;
 
 /// Shows the work as going on as long as it lives: that of a worker that is fenced is dropped where it awaits.
 struct Here(u32, Shown);
 
 impl Here {
     fn at(slot: u32, name: String, shown: Shown) -> Self {
-        let mut board = shown.lock().expect("whole");
-        board.begun.push((slot, name.clone()));
-        if board.now.insert(slot, name).is_some() {
-            board.overlaps.push(slot);
+        let mut log = shown.lock().expect("whole");
+        log.begun.push((slot, name.clone()));
+        if log.now.insert(slot, name).is_some() {
+            log.overlaps.push(slot);
         }
-        drop(board);
+        drop(log);
         Self(slot, shown)
     }
 }

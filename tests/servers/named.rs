@@ -21,7 +21,7 @@ on_all_at_once!(daemons_and_timers_are_at_one_member_when_their_number_changes_a
 
 /// What runs and what was fired, at whom.
 #[derive(Default)]
-struct Board {
+struct RunLog {
     alive: BTreeMap<u32, &'static str>,
     /// Daemons that were begun while they were alive elsewhere.
     twice: Vec<(u32, &'static str)>,
@@ -29,7 +29,7 @@ struct Board {
     fired: Vec<(u64, &'static str)>,
 }
 
-type Shown = Arc<Mutex<Board>>;
+type Shown = Arc<Mutex<RunLog>>;
 
 /// A daemon, as long as it is not dropped.
 struct Alive(u32, Shown);
@@ -41,9 +41,9 @@ impl Drop for Alive {
 }
 
 fn enter(shown: &Shown, number: u32, id: &'static str) -> Alive {
-    let mut board = shown.lock().unwrap();
-    if board.alive.insert(number, id).is_some() {
-        board.twice.push((number, id));
+    let mut log = shown.lock().unwrap();
+    if log.alive.insert(number, id).is_some() {
+        log.twice.push((number, id));
     }
     Alive(number, Arc::clone(shown))
 }
@@ -62,18 +62,18 @@ impl Member {
         let inside = runtime.enter();
         let service = place.service(id, SLOTS, TTL);
         runtime.block_on(service.register_self()).unwrap();
-        let board = Arc::clone(shown);
+        let log = Arc::clone(shown);
         let daemons = service.daemons("").unwrap().run(move |number, tenure| {
-            let board = Arc::clone(&board);
+            let log = Arc::clone(&log);
             async move {
-                let _alive = enter(&board, number, id);
+                let _alive = enter(&log, number, id);
                 tenure.cancel().cancelled().await;
                 Ok::<(), String>(())
             }
         });
-        let board = Arc::clone(shown);
+        let log = Arc::clone(shown);
         let timer = service.timer("report", EVERY).unwrap().run(move |period, _| {
-            board.lock().unwrap().fired.push((period.number, id));
+            log.lock().unwrap().fired.push((period.number, id));
             async { Ok::<(), String>(()) }
         });
         drop(inside);
@@ -123,8 +123,8 @@ fn daemons_and_timers_are_at_one_member_when_their_number_changes_and_their_hold
     leaver.runtime.block_on(leaver.service.deregister_self()).unwrap();
     until("the last one has all daemons", WITHIN, || all_alive(&shown, 4, leaver.id));
     fires_on(&shown, leaver.id);
-    let board = shown.lock().unwrap();
-    assert_eq!(board.twice, [], "daemons that were alive twice");
-    let fired = board.fired.iter().map(|(number, _)| *number);
-    assert!(fired.is_sorted_by(|one, next| one < next), "each period at most once, and in order: {:?}", board.fired);
+    let log = shown.lock().unwrap();
+    assert_eq!(log.twice, [], "daemons that were alive twice");
+    let fired = log.fired.iter().map(|(number, _)| *number);
+    assert!(fired.is_sorted_by(|one, next| one < next), "each period at most once, and in order: {:?}", log.fired);
 }

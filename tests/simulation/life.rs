@@ -14,9 +14,9 @@ use shardwise::discovery::{Clock, Discovery, FaultRates, MemoryBackend, Notes};
 use shardwise::{ClaimName, GroupName, InstanceId, MemberState, Moment, OwnershipMode, Policy, PolicyName};
 use tokio::sync::Notify;
 
-use crate::board::Board;
 use crate::figures::Figures;
 use crate::judge::Judge;
+use crate::named_log::NamedLog;
 use crate::wire::Cut;
 use crate::worker::{BAD, Fate, Group, SINGLETONS, TTL, Worker};
 
@@ -110,9 +110,9 @@ impl Life {
     fn new(seed: u64, drift: u64) -> Self {
         let (size, truth, mut dice) = (Size::of(seed), Clock::tokio(), StdRng::seed_from_u64(seed));
         let (store, policy) = (MemoryBackend::new(truth.clone()), policy(size.slots, &mut dice));
-        let (published, board) = (Arc::new(Notify::new()), Board::default());
+        let (published, log) = (Arc::new(Notify::new()), NamedLog::default());
         let checks = (seed % CHECKED_ONE_IN == 2).then(|| Arc::new(AtomicBool::new(true)));
-        let group = Group { truth, store, policy, drift, rates: BAD, board, published, checks };
+        let group = Group { truth, store, policy, drift, rates: BAD, log, published, checks };
         Self {
             size,
             dice,
@@ -159,7 +159,7 @@ impl Life {
         let arrived_late = self.workers.iter().map(|worker| worker.wire.arrived_late()).sum();
         self.figures.count("renewals that stalled in the store", self.workers.iter().map(Worker::stalled).sum());
         self.figures.count("requests let through after their caller gave up", arrived_late);
-        self.figures.count("periods fired", self.group.board.periods());
+        self.figures.count("periods fired", self.group.log.periods());
         self.figures.count("lives", 1);
         self.figures.count("simulated seconds", self.now().since(begun).as_secs());
         self.figures.count("writes accepted", self.judge.accepted);
@@ -347,7 +347,7 @@ impl Life {
             self.wake(now);
             self.judge.note([now.as_nanos(), 0, 0]);
             self.judge.check(&self.workers)?;
-            self.group.board.check()?;
+            self.group.log.check()?;
             if now >= ends {
                 return Ok(());
             }

@@ -13,12 +13,12 @@
 
 #![expect(clippy::expect_used, clippy::panic, reason = "tests report by panicking")]
 
-mod board;
 mod checks;
 mod clocks;
 mod figures;
 mod judge;
 mod life;
+mod named_log;
 mod restarts;
 mod wire;
 mod worker;

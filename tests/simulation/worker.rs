@@ -13,8 +13,8 @@ use shardwise::{Fence, Guard, Incarnation, InstanceId, Member, Moment, Ownership
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use crate::board::Board;
 use crate::clocks::OwnClock;
+use crate::named_log::NamedLog;
 use crate::wire::{Cut, Wire};
 
 pub(crate) const TTL: Duration = Duration::from_secs(3);
@@ -95,7 +95,7 @@ pub(crate) struct Group {
     pub(crate) drift: u64,
     /// Of the calls of those that join.
     pub(crate) rates: FaultRates,
-    pub(crate) board: Board,
+    pub(crate) log: NamedLog,
     /// Notified of each snapshot of each worker.
     pub(crate) published: Arc<Notify>,
     /// Whether the checks of all workers succeed; `None` in lives without checks.
@@ -144,7 +144,7 @@ impl Worker {
         }
         // At once, within drain_timeout, and beyond it.
         let winds_down = Duration::from_millis([0, 300, 1_700][dice.random_range(0..3)]);
-        let runs = offers(it.service(), number, winds_down, &group.board);
+        let runs = offers(it.service(), number, winds_down, &group.log);
         let (mut snapshots, published) = (it.service().snapshots(), Arc::clone(&group.published));
         let follower = tokio::spawn(async move {
             while snapshots.recv().await.is_some() {
@@ -278,16 +278,16 @@ impl Worker {
 }
 
 /// The work that every worker runs wherever it holds the name.
-fn offers(service: &ShardingService, number: usize, winds_down: Duration, board: &Board) -> Vec<Run> {
+fn offers(service: &ShardingService, number: usize, winds_down: Duration, log: &NamedLog) -> Vec<Run> {
     let singletons = SINGLETONS.into_iter().map(|name| {
-        let board = board.clone();
-        service.singleton(name).expect("exclusive").run(move |tenure| board.clone().work(number, tenure, winds_down))
+        let log = log.clone();
+        service.singleton(name).expect("exclusive").run(move |tenure| log.clone().work(number, tenure, winds_down))
     });
     let mut runs: Vec<_> = singletons.collect();
-    let shown = board.clone();
+    let shown = log.clone();
     let daemons = service.daemons("").expect("exclusive");
     runs.push(daemons.run(move |_, tenure| shown.clone().work(number, tenure, winds_down)));
-    let shown = board.clone();
+    let shown = log.clone();
     let timer = service.timer("tick", TIMER_PERIOD).expect("exclusive");
     runs.push(timer.run(move |period, tenure| {
         shown.fires(number, period, &tenure);

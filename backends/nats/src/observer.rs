@@ -16,7 +16,7 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
 use shardwise_core::{Backoff, InstanceId, Moment, View};
-use shardwise_discovery::feeds::{ObserverNeeds, ReadingEnd};
+use shardwise_discovery::feeds::{ObserverNeeds, REPAIR_PAUSE, ReadingEnd};
 use shardwise_discovery::silence::{Silence, SilenceInput};
 use shardwise_discovery::{RecordId, jittered};
 use tokio::time::{Instant, sleep, sleep_until};
@@ -35,8 +35,6 @@ const RETRY_FIRST: Duration = Duration::from_millis(250);
 const RETRY_LONGEST: Duration = Duration::from_secs(30);
 const RETRY_MIN: Duration = Duration::from_secs(1);
 const RETRIES_PER_TTL: u32 = 3;
-/// Pause after a failure that does not pass before its cause is fixed.
-const REPAIR_PAUSE: Duration = Duration::from_secs(5);
 /// The longest wait for messages before the needs are looked at.
 const POLL_EVERY: Duration = Duration::from_secs(1);
 /// How many messages are taken before anything else is done.

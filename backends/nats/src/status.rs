@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use shardwise_core::{Backoff, InstanceId, MEMBERS_MAX, Moment};
+use shardwise_discovery::feeds::REPAIR_PAUSE;
 use shardwise_discovery::jittered;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -26,10 +27,9 @@ use crate::status_keys::StatusKeys;
 const COMPARE_EVERY: Duration = Duration::from_secs(1);
 /// For how long what was read counts while the bucket cannot be read.
 const READING_LASTS: Duration = Duration::from_secs(6);
-/// First and longest pause after a failure, and the one after a failure that does not pass before its cause is fixed.
+/// First and longest pause after failures that may pass by themselves.
 const RETRY_FIRST: Duration = Duration::from_millis(250);
 const RETRY_LONGEST: Duration = Duration::from_secs(5);
-const REPAIR_PAUSE: Duration = Duration::from_secs(5);
 /// How many messages are taken before anything else is done.
 const DRAIN_MAX: usize = 1_024;
 

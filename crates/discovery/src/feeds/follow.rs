@@ -12,8 +12,8 @@ use crate::{Result, jittered};
 /// First and longest pause after failures that may pass by themselves.
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_LONGEST: Duration = Duration::from_secs(1);
-/// Pause after a failure that does not pass before its cause is fixed.
-const REPAIR_PAUSE: Duration = Duration::from_secs(5);
+/// Pause after a failure that does not pass before its cause is fixed, or, of a watch, before other watches are dropped.
+pub const REPAIR_PAUSE: Duration = Duration::from_secs(5);
 
 /// How a backend reads one group. What it reads goes to [`Feed::show`] and
 /// [`Feed::prove`]; an error starts over with [`GroupReader::open`].

@@ -24,7 +24,7 @@ use shardwise_core::{GroupName, Moment, View};
 
 pub use self::feed::Feed;
 use self::feed::{FeedState, GroupState};
-pub use self::follow::{GroupReader, follow};
+pub use self::follow::{GroupReader, REPAIR_PAUSE, follow};
 pub use self::groups::{GroupInterest, ObservedGroup, ObservedGroups, ObserverNeeds, ReadingEnd};
 pub use self::observed::{NoReading, Observatory, ObservedPart, ObservedState, READING_LIMIT, StateOf};
 pub use self::watch::Watched;

@@ -9,11 +9,9 @@ use shardwise_core::{GroupName, Moment, View};
 use tokio::time::sleep;
 
 use super::feed::FeedState;
-use super::{Hub, Subscription};
+use super::{Hub, REPAIR_PAUSE, Subscription};
 use crate::{ClaimTable, ClaimsEvent, Result, ViewSnapshot, WatchEvent};
 
-/// The pause after a refusal, which lasts until other watches are dropped.
-const REPAIR_PAUSE: Duration = Duration::from_secs(5);
 /// How long after a reader has ended under its watches; one that always ends at once must not make them spin.
 const RESTART_PAUSE: Duration = Duration::from_millis(20);
 

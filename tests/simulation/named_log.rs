@@ -8,7 +8,7 @@ use shardwise::{ClaimName, Period, Tenure};
 
 /// Where work under names is going on, and what was fired. Clones share it.
 #[derive(Clone, Default)]
-pub(crate) struct Board(Arc<Mutex<Shown>>);
+pub(crate) struct NamedLog(Arc<Mutex<Shown>>);
 
 #[derive(Default)]
 struct Shown {
@@ -20,9 +20,9 @@ struct Shown {
 }
 
 /// Work that goes on as long as this lives.
-struct Running(u64, Board);
+struct Running(u64, NamedLog);
 
-impl Board {
+impl NamedLog {
     fn shown(&self) -> MutexGuard<'_, Shown> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
