@@ -58,7 +58,7 @@ export class Deadline {
   }
 
   #move(until: number): void {
-    this.#look();
+    this.#check();
     const at = until - this.#marginMs;
     // A moment that is no number moves nothing.
     if (!(at > this.#at)) return;
@@ -70,7 +70,7 @@ export class Deadline {
     this.#watch();
   }
 
-  #look(): void {
+  #check(): void {
     if (!this.#isWatched || this.isAhead) return;
     this.#isWatched = false;
     this.lapses += 1;
@@ -82,7 +82,7 @@ export class Deadline {
     if (!this.#isWatched) return;
     const left = Math.max(1, Math.min(POLL_EVERY_MS, Math.ceil(this.#at - this.#clock.now())));
     this.#stop = this.#clock.after(left, () => {
-      this.#look();
+      this.#check();
       this.#watch();
       this.#events.flush();
     });
