@@ -181,7 +181,7 @@ impl PublisherRunner {
                 Ok(EngineInput::Gone)
             }),
             EngineAction::ReadMark => {
-                self.jobs.call(StoreCall::ReadMark, async move { Ok(EngineInput::MarkRead(store.change_mark().await?)) })
+                self.jobs.call(StoreCall::ReadMark, async move { Ok(EngineInput::MarkRead(store.change_mark().await?)) });
             }
             EngineAction::Place { limit } => {
                 self.jobs.call(StoreCall::Place, async move { Ok(EngineInput::Placed(store.place_new(limit).await?)) });
