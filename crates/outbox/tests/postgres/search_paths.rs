@@ -21,7 +21,7 @@ const HOSTILE: &str = "
         FOR f IN SELECT p.proname, pg_get_function_identity_arguments(p.oid) AS takes, format_type(p.prorettype, NULL) AS returns
             FROM pg_proc AS p WHERE p.pronamespace = 'pg_catalog'::regnamespace AND p.provariadic = 0 AND p.proname IN
                 ('octet_length', 'isfinite', 'json_typeof', 'nextval', 'pg_sequence_last_value', 'gen_random_uuid', 'pg_notify', 'setval',
-                 'current_setting', 'set_config')
+                 'current_setting', 'set_config', 'mod')
         LOOP
             EXECUTE format('CREATE FUNCTION hostile.%I(%s) RETURNS %s LANGUAGE plpgsql AS %L', f.proname, f.takes, f.returns, body);
         END LOOP;
