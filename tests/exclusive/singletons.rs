@@ -154,7 +154,7 @@ async fn a_singleton_needs_exclusive_ownership() {
     let said = eventual.create("workers").expect("known").singleton("x").expect_err("eventual").to_string();
     assert_eq!(
         said,
-        "singleton \"x\": policy workers has ownership = \"eventual\", and then two members may run it; use a policy with ownership = \"exclusive\" and \
+        "singleton \"x\": policy workers has ownership = \"eventual\", under which two members may run it at once; use a policy with ownership = \"exclusive\" and \
          its own group_name, because all members of a group have the same ownership"
     );
     assert!(service(&world, "c", policy()).singleton("").is_err() || service(&world, "c", policy()).singleton("\0").is_err());

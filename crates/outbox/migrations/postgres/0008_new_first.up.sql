@@ -1,6 +1,7 @@
 -- Schema 8: a session that writes first events of aggregates expects the next one to be a first one too, and looks for the aggregate's row only if
 -- inserting it fails; and ids that no writer gives sort by time, so that they go to the end of their index. Publishers of schema 7 continue.
--- It needs the table for itself for a moment, for the new default, and waits for the transactions that use it without stopping any.
+-- It waits for the transactions that use the table, at most 10 minutes and without stopping any; then it needs the table for itself for a moment,
+-- for the new default.
 -- Run it in one transaction, with a search_path that leads to the outbox.
 
 SELECT set_config('search_path',
@@ -24,16 +25,34 @@ SET LOCAL statement_timeout = 0;
 
 DO $$
 DECLARE
+    here oid := (SELECT oid FROM pg_database WHERE datname = current_database());
     deadline timestamptz := clock_timestamp() + interval '10 minutes';
+    users text[];
+    busy text;
     patience numeric := 100;
 BEGIN
     LOOP
+        -- Whoever uses the table at this moment, readers included, because the lock below would wait for them with all writers behind it. VACUUM
+        -- gives way by itself.
+        SELECT coalesce(array_agg(DISTINCT virtualtransaction), '{}') INTO users FROM pg_locks
+            WHERE locktype = 'relation' AND database = here AND relation = 'outbox'::regclass AND mode <> 'ShareUpdateExclusiveLock'
+              AND granted AND pid IS DISTINCT FROM pg_backend_pid();
+        LOOP
+            SELECT string_agg(DISTINCT coalesce('process ' || pid, 'a prepared transaction, see pg_prepared_xacts'), ', ') INTO busy FROM pg_locks
+                WHERE virtualtransaction = ANY (users) AND locktype = 'relation' AND database = here AND relation = 'outbox'::regclass AND granted;
+            EXIT WHEN busy IS NULL;
+            IF clock_timestamp() > deadline THEN
+                RAISE EXCEPTION USING ERRCODE = 'lock_not_available', MESSAGE = format(
+                    'outbox: transactions that read it or write to it have been open for 10 minutes (%s): end them, then run this again', busy);
+            END IF;
+            PERFORM pg_sleep(0.05);
+        END LOOP;
         -- Each attempt is short, and repeated: no writer waits longer than 3 s behind one of them.
         BEGIN
             PERFORM set_config('lock_timeout', patience::bigint::text, true);
             LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE;
             PERFORM set_config('lock_timeout', '200', true);
-            LOCK TABLE outbox_meta IN ACCESS EXCLUSIVE MODE;
+            LOCK TABLE outbox_meta IN EXCLUSIVE MODE;
             EXIT;
         EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
             IF clock_timestamp() > deadline THEN
@@ -49,8 +68,15 @@ END $$;
 
 -- UUIDs of version 7 (RFC 9562), as a writer in Rust gives them: the time in milliseconds, the version, and random bits. A random id goes to any
 -- page of the index; in a large table each is a page to read and, behind a checkpoint, to write to the log.
-ALTER TABLE outbox ALTER COLUMN id SET DEFAULT
-    ('0' || to_hex((date_part('epoch', clock_timestamp()) * 1000)::bigint) || '7' || right(gen_random_uuid()::text, -15))::uuid::text;
+-- A default that is not ours any more stays.
+DO $$
+BEGIN
+    IF (SELECT pg_get_expr(d.adbin, d.adrelid) FROM pg_attrdef AS d JOIN pg_attribute AS a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
+        WHERE d.adrelid = 'outbox'::regclass AND a.attname = 'id') = '(gen_random_uuid())::text' THEN
+        ALTER TABLE outbox ALTER COLUMN id SET DEFAULT (right('00000000000' || to_hex((date_part('epoch', clock_timestamp()) * 1000)::bigint), 12)
+            || '7' || right(gen_random_uuid()::text, -15))::uuid::text;
+    END IF;
+END $$;
 
 -- As in 0006, with what is said there about names. New: `is_new`, and a cheaper first check.
 DO $$
@@ -101,7 +127,9 @@ BEGIN
         IF NEW.aggregatetype IS NULL OR NEW.aggregateid IS NULL OR NEW.type IS NULL OR NEW.created_at IS NULL THEN
             RETURN NEW;
         END IF;
-        NEW.id := COALESCE(NEW.id, gen_random_uuid()::text);
+        -- As by default.
+        NEW.id := COALESCE(NEW.id, (right('00000000000' ~|| to_hex((date_part('epoch', clock_timestamp()) ~* 1000)::bigint), 12)
+            ~|| '7' ~|| right(gen_random_uuid()::text, -15))::uuid::text);
         broken := <BROKEN>;
         IF broken IS NOT NULL THEN
             <RAISING>;
@@ -118,7 +146,13 @@ BEGIN
         END IF;
         -- Below the number that is drawn behind the insert. The order has no last value before its first draw.
         latest := pg_sequence_last_value(%3$L::regclass) ~+ COALESCE(pg_sequence_last_value(%4$L::regclass), 0::bigint);
-        EXIT WHEN latest IS NULL;
+        IF latest IS NULL THEN
+            IF is_new THEN
+                -- What the writer may have given.
+                NEW.aggregate := NULL;
+            END IF;
+            EXIT;
+        END IF;
         -- All numbers up to here are delivered, if the key was there before and was forgotten.
         INSERT INTO %1$s.outbox_aggregate (key, last_seq, drained_seq)
             VALUES (NEW.aggregatetype ~|| '/' ~|| NEW.aggregateid, latest ~+ 1, latest)
@@ -172,10 +206,11 @@ END $text$;
 BEGIN
     body := replace(replace(sequence, '<BROKEN>', broken), '<RAISING>', raising);
     body := regexp_replace(body,
-        '\m(octet_length|isfinite|json_typeof|gen_random_uuid|pg_sequence_last_value|nextval|setval|pg_notify|format|current_setting|set_config|mod)\(',
+        '\m(octet_length|isfinite|json_typeof|gen_random_uuid|right|to_hex|date_part|clock_timestamp|mod|pg_sequence_last_value|nextval|setval|'
+            || 'pg_notify|format|current_setting|set_config)\(',
         'pg_catalog.\1(', 'g');
-    body := regexp_replace(body, '~(\|\||<>|<=|[-<>=+])', 'OPERATOR(pg_catalog.\1)', 'g');
-    body := regexp_replace(body, '::(text|json|regclass|oid)\M', '::pg_catalog.\1', 'g');
+    body := regexp_replace(body, '~(\|\||<>|<=|[-<>=+*])', 'OPERATOR(pg_catalog.\1)', 'g');
+    body := regexp_replace(body, '::(text|json|regclass|oid|uuid)\M', '::pg_catalog.\1', 'g');
     body := format(body, here, current_schema(), here || '.outbox_floor', here || '.outbox_order', here || '.outbox_asleep',
         here || '.outbox_woken', here || '.outbox_meta');
     EXECUTE format('CREATE OR REPLACE FUNCTION %s.outbox_sequence() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS %L', here, body);

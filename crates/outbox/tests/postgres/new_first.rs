@@ -1,11 +1,11 @@
-//! A session that wrote the first event of an aggregate expects the next one to be a first one too: what follows where it is wrong. And the
-//! ids that no writer gives.
+//! A session that writes first events of aggregates guesses that the next one is a first one too: what follows where it is wrong. And the ids
+//! that no writer gives.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use shardwise_outbox::exercise::StoreHarness as _;
-use shardwise_outbox::{NewEvent, Store as _};
+use shardwise_outbox::{NewEvent, Store as _, postgres};
 use sqlx::{Connection as _, Executor as _, PgConnection, Row as _};
 
 use crate::common::{Outbox, insert};
@@ -71,7 +71,7 @@ async fn the_guess_begins_with_new_aggregates_ends_with_a_known_one_and_outlives
     }
     assert_eq!(outbox.execute(IN_ORDER).await, [[Some("t".to_owned())]]);
     let written = number(&outbox, "SELECT count(*) FROM outbox").await;
-    assert_eq!(arrived(&outbox).await.len() as i64, written);
+    assert_eq!(i64::try_from(arrived(&outbox).await.len()), Ok(written));
 }
 
 /// Of an aggregate that all publishers have put off, which its next event lists again.
@@ -127,7 +127,7 @@ async fn a_wrong_guess_waits_for_the_writer_before_it_and_comes_behind() {
     let written = number(&outbox, "SELECT count(*) FROM outbox WHERE aggregateid NOT LIKE 'created-%'").await;
     assert_eq!(written, 1 + 4 + 3);
     let all = number(&outbox, "SELECT count(*) FROM outbox").await;
-    assert_eq!(arrived(&outbox).await.len() as i64, all);
+    assert_eq!(i64::try_from(arrived(&outbox).await.len()), Ok(all));
 }
 
 /// The row that its snapshot shows is gone: without the guess this is 40001, and with it the aggregate is made anew.
@@ -172,4 +172,42 @@ async fn ids_that_no_writer_gives_are_uuids_that_sort_by_time() {
         earlier = id;
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
+}
+
+/// The default's expression is that of the migration, with the time put into it.
+#[tokio::test]
+async fn ids_are_uuids_at_any_time_of_the_servers_clock() {
+    let outbox = Outbox::new().await;
+    let default = "SELECT pg_get_expr(d.adbin, d.adrelid) FROM pg_attrdef AS d JOIN pg_attribute AS a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
+        WHERE d.adrelid = 'outbox'::regclass AND a.attname = 'id'";
+    let default = outbox.execute(default).await[0][0].clone().unwrap();
+    for (time, starts) in [
+        ("1969-12-31T23:59:59Z", "ffffffff-fc18-7"),
+        ("1970-01-01T00:00:00Z", "00000000-0000-7"),
+        ("2004-11-03T19:53:47Z", "00ffffff-fcf8-7"),
+        ("2026-11-29T00:00:00Z", "01a22499-f800-7"),
+        ("2600-01-01T00:00:00Z", "1214e1ef-4400-7"),
+    ] {
+        let at = default.replace("clock_timestamp()", &format!("timestamptz '{time}'"));
+        assert_ne!(at, default);
+        let id = outbox.execute(&format!("SELECT {at}")).await[0][0].clone().unwrap();
+        assert!(id.starts_with(starts), "{time}: {id}");
+        assert_eq!(uuid::Uuid::parse_str(&id).unwrap().get_version_num(), 7, "{time}: {id}");
+    }
+}
+
+#[tokio::test]
+async fn a_null_is_no_id_and_a_default_that_was_changed_stays() {
+    let outbox = Outbox::new().await;
+    outbox.execute("INSERT INTO outbox (id, aggregatetype, aggregateid, type) VALUES (NULL, 'order', 'a', 'OrderPlaced')").await;
+    let id = outbox.execute("SELECT id FROM outbox").await[0][0].clone().unwrap();
+    assert_eq!(uuid::Uuid::parse_str(&id).unwrap().get_version_num(), 7, "{id}");
+    let [.., new_first] = &postgres::MIGRATIONS;
+    outbox.execute("ALTER TABLE outbox ALTER COLUMN id SET DEFAULT 'mine ' || random()").await;
+    for sql in [new_first.down, new_first.up] {
+        outbox.execute(&format!("BEGIN; {sql}; COMMIT")).await;
+    }
+    outbox.execute("INSERT INTO outbox (aggregatetype, aggregateid, type) VALUES ('order', 'b', 'OrderPlaced')").await;
+    let mine = number(&outbox, "SELECT count(*) FROM outbox WHERE id LIKE 'mine %'").await;
+    assert_eq!(mine, 1);
 }

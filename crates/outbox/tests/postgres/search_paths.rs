@@ -21,12 +21,12 @@ const HOSTILE: &str = "
         FOR f IN SELECT p.proname, pg_get_function_identity_arguments(p.oid) AS takes, format_type(p.prorettype, NULL) AS returns
             FROM pg_proc AS p WHERE p.pronamespace = 'pg_catalog'::regnamespace AND p.provariadic = 0 AND p.proname IN
                 ('octet_length', 'isfinite', 'json_typeof', 'nextval', 'pg_sequence_last_value', 'gen_random_uuid', 'pg_notify', 'setval',
-                 'current_setting', 'set_config', 'mod')
+                 'current_setting', 'set_config', 'mod', 'right', 'to_hex', 'date_part', 'clock_timestamp')
         LOOP
             EXECUTE format('CREATE FUNCTION hostile.%I(%s) RETURNS %s LANGUAGE plpgsql AS %L', f.proname, f.takes, f.returns, body);
         END LOOP;
         FOR f IN SELECT o.oprname, o.oprleft::regtype AS l, o.oprright::regtype AS r, o.oprresult::regtype AS returns, o.oid FROM pg_operator AS o
-            WHERE o.oprnamespace = 'pg_catalog'::regnamespace AND o.oprname IN ('=', '<>', '<', '<=', '>', '>=', '||', '+', '-')
+            WHERE o.oprnamespace = 'pg_catalog'::regnamespace AND o.oprname IN ('=', '<>', '<', '<=', '>', '>=', '||', '+', '-', '*')
                 AND o.oprleft IN ('int4'::regtype, 'int8'::regtype, 'text'::regtype)
                 AND o.oprright IN ('int4'::regtype, 'int8'::regtype, 'text'::regtype)
         LOOP
@@ -46,7 +46,12 @@ const HOSTILE: &str = "
     CREATE DOMAIN hostile.json AS pg_catalog.json CHECK (false);
     CREATE DOMAIN hostile.oid AS pg_catalog.oid CHECK (false);
     CREATE DOMAIN hostile.regclass AS pg_catalog.regclass CHECK (false);
+    CREATE DOMAIN hostile.bool AS pg_catalog.bool CHECK (false);
+    CREATE DOMAIN hostile.uuid AS pg_catalog.uuid CHECK (false);
     CREATE DOMAIN hostile.text AS pg_catalog.text CHECK (false)";
+
+/// A session that is alone guesses after so many new aggregates at the latest.
+const GUESSES_AFTER: usize = 17;
 
 async fn run(conn: &mut PgConnection, sql: String) {
     sqlx::raw_sql(AssertSqlSafe(sql)).execute(conn).await.unwrap();
@@ -87,6 +92,16 @@ async fn what_a_writer_puts_before_the_servers_own_is_not_used() {
         let error = refused(&mut writer, inserting(columns, values)).await;
         assert!(error.contains(message), "{values}: {error}");
     }
+    // With the guess that an aggregate is new: right, wrong, and what makes the session guess.
+    run(&mut writer, "SET shardwise.new_aggregates = 'on'".to_owned()).await;
+    for aggregate in ["guessed", "known"] {
+        run(&mut writer, inserting("payload", &format!("'order', '{aggregate}', 't', '{{}}'"))).await;
+    }
+    for number in 0..GUESSES_AFTER {
+        run(&mut writer, inserting("payload", &format!("'order', 'guess {number}', 't', '{{}}'"))).await;
+    }
+    let guess = sqlx::query_scalar::<_, String>("SELECT pg_catalog.current_setting('shardwise.new_aggregates')");
+    assert_eq!(guess.fetch_one(&mut writer).await.unwrap(), "on");
     // A publisher sleeps, so this one notifies.
     outbox.execute("UPDATE outbox_meta SET notify = true; SELECT nextval('outbox_asleep')").await;
     run(&mut writer, inserting("payload", "'order', 'new', 't', '{}'")).await;
@@ -95,7 +110,7 @@ async fn what_a_writer_puts_before_the_servers_own_is_not_used() {
     let error = refused(&mut operator, "UPDATE public.outbox SET headers = '[]'".to_owned()).await;
     assert!(error.contains("headers must be a JSON object"), "{error}");
     run(&mut operator, "UPDATE public.outbox SET headers = '{}'".to_owned()).await;
-    assert_eq!(delivered(&outbox).await.len(), 8);
+    assert_eq!(delivered(&outbox).await.len(), 10 + GUESSES_AFTER);
     run(&mut writer, inserting("payload", "'order', 'new', 't', '{}'")).await;
     outbox.execute("ALTER SEQUENCE outbox_order RESTART").await;
     let error = refused(&mut writer, inserting("payload", "'order', 'new', 't', '{}'")).await;
