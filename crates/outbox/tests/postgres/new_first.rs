@@ -1,5 +1,5 @@
-//! A session that writes first events of aggregates guesses that the next one is a first one too: what follows where it is wrong. And the ids
-//! that no writer gives.
+//! A session that writes first events of aggregates guesses that the next one is a first one too: what follows where it is wrong. And the
+//! ids that no writer gives.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
