@@ -1,7 +1,7 @@
 //! Members that are gone from a group: those that left, which their records announced, those that vanished, and those that have left for
 //! a while (`rejoin_grace`), whose places are kept.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -11,6 +11,8 @@ use crate::error::locked;
 
 /// How many are stored; older ones are dropped.
 const KEPT: usize = 1_024;
+/// How many incarnations are remembered as named; then some are named again.
+const NAMED_MAX: usize = 16_384;
 
 /// A member that is gone from its group.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,10 +67,8 @@ impl Departures {
             // A member that leaves has nothing to say of its worker.
             last_state: if member.worker.is_some() { MemberState::Active } else { member.state },
         };
-        let is_here = |member: &Member| view.member(&member.instance_id).is_some_and(|now| now.incarnation == member.incarnation);
         // A member refused because it serves something else deletes its record itself.
-        let counted = before.members().iter().filter(|member| before.belongs(member));
-        let gone: Vec<_> = counted.filter(|member| !is_here(member)).map(departed).collect();
+        let gone: Vec<_> = view.gone_since(&before).filter(|member| before.belongs(member)).map(departed).collect();
         seen.gone.extend(gone.iter().cloned());
         let too_many = seen.gone.len().saturating_sub(KEPT);
         seen.gone.drain(..too_many);
@@ -83,6 +83,17 @@ impl Departures {
     pub(crate) fn has_left(&self, id: &InstanceId) -> bool {
         locked(&self.0).gone.iter().rev().find(|gone| gone.instance_id == *id).is_some_and(|gone| !gone.vanished())
     }
+}
+
+/// Whether no member of this process has named that vanished one in the log. Of many in one process each sees it vanish, and for a
+/// thousand a thousand lines would say so.
+pub(crate) fn is_first_to_name(incarnation: Incarnation) -> bool {
+    static NAMED: Mutex<BTreeSet<Incarnation>> = Mutex::new(BTreeSet::new());
+    let mut named = locked(&NAMED);
+    if named.len() >= NAMED_MAX {
+        named.clear();
+    }
+    named.insert(incarnation)
 }
 
 /// A member that has left for a while.

@@ -3,8 +3,9 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use crate::side_by_side::side_by_side;
 use crate::{Fingerprint, Incarnation, InstanceId, Loss, Member, MemberState, Serves, Version, Weight, hash_bytes};
 
 /// The most members of a view; a backend that finds more reports an error instead.
@@ -40,7 +41,27 @@ pub struct View {
     /// What the group serves, and its fingerprint, cached because they are read often. Members never change, and marks do not affect these.
     serves: Option<Serves>,
     group: Option<Fingerprint>,
+    fingerprint: KnownFingerprint,
 }
+
+/// [`View::fingerprint`], once it was asked for: all members of a process that see one view ask for it. It follows from the rest of the view,
+/// so it counts neither for a comparison nor in a copy, which may be changed.
+#[derive(Debug, Default)]
+struct KnownFingerprint(OnceLock<Fingerprint>);
+
+impl Clone for KnownFingerprint {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl PartialEq for KnownFingerprint {
+    fn eq(&self, _other: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for KnownFingerprint {}
 
 impl View {
     /// Sorts the members. Of two records with one id the one that joined first stays and the other becomes a duplicate; a record of an
@@ -59,7 +80,7 @@ impl View {
         });
         let serves = serves(&members).cloned();
         let group = agreed(members.iter().filter(|member| belongs(member, serves.as_ref())));
-        Self { revision, members, duplicates, foreign: Vec::new(), serves, group }
+        Self { revision, members, duplicates, foreign: Vec::new(), serves, group, fingerprint: KnownFingerprint::default() }
     }
 
     /// Adds healthy instances without a record of ours: workers of another fleet under the group's name. Each is kept once; one with a
@@ -135,6 +156,10 @@ impl View {
 
     /// A hash of everything in the view that affects placement; workers with equal values see the same group.
     pub fn fingerprint(&self) -> Fingerprint {
+        *self.fingerprint.0.get_or_init(|| self.compute_fingerprint())
+    }
+
+    fn compute_fingerprint(&self) -> Fingerprint {
         let mut canonical = String::new();
         for member in &self.members {
             let id = hash_bytes(member.instance_id.as_str().as_bytes());
@@ -198,37 +223,48 @@ impl View {
         }
     }
 
+    /// The members with each id, of this view and of `before`.
+    fn beside<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = (Option<&'a Member>, Option<&'a Member>)> {
+        side_by_side(&self.members, &before.members, |member| &member.instance_id)
+    }
+
+    /// The members of both views, by id and incarnation, as they are now and as they were.
+    fn stayed_since<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = (&'a Member, &'a Member)> {
+        self.beside(before).filter_map(|(now, then)| now.zip(then)).filter(|(now, then)| now.incarnation == then.incarnation)
+    }
+
+    /// Members of `before` that are not in this view, by id and incarnation.
+    pub fn gone_since<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = &'a Member> {
+        self.beside(before).filter_map(|(now, then)| then.filter(|then| now.is_none_or(|now| now.incarnation != then.incarnation)))
+    }
+
     /// Members active in `before` and not in this view, by id and incarnation: gone without having shown that they leave. Members that
     /// serve something else than the group do not count, because they delete their records themselves.
     pub fn vanished_since(&self, before: &Self) -> Vec<InstanceId> {
-        let known = |m: &&Member| self.member(&m.instance_id).is_some_and(|now| now.incarnation == m.incarnation);
-        let active = before.members.iter().filter(|m| m.state == MemberState::Active && before.belongs(m));
-        active.filter(|m| !known(m)).map(|m| m.instance_id.clone()).collect()
+        let active = self.gone_since(before).filter(|m| m.state == MemberState::Active && before.belongs(m));
+        active.map(|m| m.instance_id.clone()).collect()
     }
 
     /// Members whose state or weight differs from `before`.
     pub fn changed_since(&self, before: &Self) -> Vec<MemberChange> {
-        let change = |now: &Member| {
-            let then = before.member(&now.instance_id).filter(|then| then.incarnation == now.incarnation)?;
+        let change = |(now, then): (&Member, &Member)| {
             let state = (then.state != now.state).then_some((then.state, now.state));
             let weight = (then.weight != now.weight).then_some((then.weight, now.weight));
             let is_other = state.is_some() || weight.is_some();
             is_other.then(|| MemberChange { instance_id: now.instance_id.clone(), state, weight })
         };
-        self.members.iter().filter_map(change).collect()
+        self.stayed_since(before).filter_map(change).collect()
     }
 
     /// Members that have asked since `before` for what others hold in their place.
     pub fn reclaiming_since(&self, before: &Self) -> Vec<InstanceId> {
-        let then = |now: &Member| before.member(&now.instance_id).filter(|then| then.incarnation == now.incarnation);
-        let asking = |now: &&Member| then(now).is_some_and(|then| then.reclaims != now.reclaims);
-        self.members.iter().filter(asking).map(|m| m.instance_id.clone()).collect()
+        let asking = self.stayed_since(before).filter(|(now, then)| then.reclaims != now.reclaims);
+        asking.map(|(now, _)| now.instance_id.clone()).collect()
     }
 
     /// Members in this view and not in `before`, by id and incarnation.
     pub fn joined_since(&self, before: &Self) -> Vec<InstanceId> {
-        let known = |m: &&Member| before.member(&m.instance_id).is_some_and(|b| b.incarnation == m.incarnation);
-        self.members.iter().filter(|m| !known(m)).map(|m| m.instance_id.clone()).collect()
+        before.gone_since(self).map(|m| m.instance_id.clone()).collect()
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use serde::Deserialize;
-use shardwise_core::{AcquireOutcome, Claim, ClaimStore, Epoch, GroupName, Moment, Resource, StoreId};
+use shardwise_core::{AcquireOutcome, Claim, ClaimStore, Epoch, GroupName, Moment, Resource, StoreId, side_by_side};
 
 use crate::{Discovery, RecordId, Result};
 
@@ -26,10 +26,13 @@ pub struct ClaimTable(pub BTreeMap<Resource, Claim>);
 impl ClaimTable {
     /// The changes from this table to a later one.
     pub fn changes_to(&self, later: &Self) -> Vec<ClaimChange> {
-        let freed = self.0.keys().filter(|resource| !later.0.contains_key(*resource)).map(|resource| (resource, None));
-        let taken = later.0.iter().filter(|(resource, claim)| self.0.get(*resource) != Some(*claim));
-        let taken = taken.map(|(resource, claim)| (resource, Some(claim)));
-        freed.chain(taken).map(|(resource, claim)| ClaimChange { resource: resource.clone(), claim: claim.cloned() }).collect()
+        let both = side_by_side(&self.0, &later.0, |(resource, _)| *resource);
+        let changes = both.filter_map(|(before, now)| {
+            let (resource, _) = now.or(before)?;
+            let claim = now.map(|(_, claim)| claim);
+            (before.map(|(_, claim)| claim) != claim).then(|| ClaimChange { resource: resource.clone(), claim: claim.cloned() })
+        });
+        changes.collect()
     }
 }
 

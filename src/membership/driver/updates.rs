@@ -9,6 +9,7 @@ use shardwise_core::{Member, MemberState, View};
 use shardwise_discovery::{Error, WatchEvent};
 
 use super::Driver;
+use crate::membership::departures;
 
 /// The most events of a watch processed at once; timers are checked in between.
 const BURST_MAX: usize = 256;
@@ -71,7 +72,8 @@ impl Driver {
 
     fn warn_of_vanished(&self, view: &Arc<View>) {
         let gone = self.membership.departures.on_view(view);
-        let vanished: Vec<_> = gone.iter().filter(|gone| gone.vanished() && gone.instance_id != self.membership.instance_id).collect();
+        let vanished = gone.iter().filter(|gone| gone.vanished() && gone.instance_id != self.membership.instance_id);
+        let vanished: Vec<_> = vanished.filter(|gone| departures::is_first_to_name(gone.incarnation)).collect();
         for gone in vanished.iter().take(VANISHED_LOGGED) {
             tracing::warn!(policy = %self.membership.policy.name, instance = ?gone.instance_id, "member lost: its lease expired and it had not deregistered");
         }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use shardwise::{Moment, Ownership, OwnershipMode, ServiceState, Settings, ShardingFactory, ShardingService};
+use shardwise::{Fingerprint, Moment, Ownership, OwnershipMode, ServiceState, Settings, ShardingFactory, ShardingService};
 use shardwise_testkit::{Usage, start_test};
 use tokio::sync::mpsc;
 
@@ -105,8 +105,9 @@ struct Crowd {
     settings: String,
     log: Log,
     present: BTreeMap<usize, Present>,
-    /// What all members of the process saw when they last saw one thing: the revision, and the group's fingerprint.
-    shown: Option<(u64, String)>,
+    /// What all members of the process saw when they last saw one thing: the fingerprint of the view. Its revision differs between members
+    /// that see the same: one that has just joined reads the group itself, at the store's revision of that moment.
+    shown: Option<Fingerprint>,
 }
 
 impl Crowd {
@@ -145,7 +146,7 @@ impl Crowd {
 
     /// Writes down what has changed since the last poll.
     fn observe(&mut self) {
-        let mut revisions = BTreeSet::new();
+        let mut seen = BTreeSet::new();
         for (number, member) in &mut self.present {
             let before = member.service.now();
             let ownership = member.service.ownership();
@@ -160,26 +161,25 @@ impl Crowd {
             (member.held, member.at) = (held, before);
             if !member.is_leaving {
                 let is_active = ownership.state() == ServiceState::Active;
-                revisions.insert(if is_active { Some(ownership.view().revision()) } else { None });
+                seen.insert(is_active.then(|| ownership.view().fingerprint()));
             }
         }
-        if let (Some(Some(revision)), 1) = (revisions.first(), revisions.len()) {
-            self.note_view(*revision);
+        if let (Some(Some(fingerprint)), 1) = (seen.first(), seen.len()) {
+            self.note_view(*fingerprint);
         }
         self.present.retain(|_, member| !member.is_leaving || member.service.state() != ServiceState::Left);
     }
 
-    fn note_view(&mut self, revision: u64) {
-        if self.shown.as_ref().is_some_and(|(shown, _)| *shown == revision) {
+    fn note_view(&mut self, fingerprint: Fingerprint) {
+        if self.shown == Some(fingerprint) {
             return;
         }
         let Some(member) = self.present.values().find(|member| !member.is_leaving) else { return };
         let (view, at) = (member.service.members(), member.service.now());
-        let fingerprint = view.fingerprint().to_string();
-        // A newer view may have come in between; the next poll has it.
-        if view.revision() == revision {
-            self.log.write(&json!({ "seen": view.members().len(), "fingerprint": &fingerprint, "at": at.as_nanos() }));
-            self.shown = Some((revision, fingerprint));
+        // Another view may have come in between; the next poll has it.
+        if view.fingerprint() == fingerprint {
+            self.log.write(&json!({ "seen": view.members().len(), "fingerprint": fingerprint.to_string(), "at": at.as_nanos() }));
+            self.shown = Some(fingerprint);
         }
     }
 

@@ -43,6 +43,9 @@ pub(crate) struct SoakArgs {
     /// Of `exclusive` alone: a known mistake that is put back into the library of all workers, and must be found.
     #[arg(long, value_name = "NAME", value_parser = mistakes::NAMES)]
     mistake: Option<String>,
+    /// Of `members` alone: the crowd on this backend, and nothing else.
+    #[arg(long, value_name = "NAME", value_parser = members::CROWDS)]
+    backend: Option<String>,
 }
 
 /// The tests of `tests/servers`, with the features that they need.
@@ -88,6 +91,7 @@ struct SoakRun<'a> {
     runs: u32,
     rows: Option<u64>,
     mistake: Option<&'a str>,
+    backend: Option<&'a str>,
 }
 
 /// Figures for the page, and what of them is worse than it may be.
@@ -113,15 +117,20 @@ impl SoakRun<'_> {
 }
 
 /// Runs the named soak, or lists the names.
-pub(crate) fn run(context: &TaskContext, SoakArgs { name, runs, rows, mistake }: &SoakArgs) -> Result<(), TaskFailure> {
-    let (mistake, names) = (mistake.as_deref(), SOAKS.map(|soak| soak.name));
+pub(crate) fn run(context: &TaskContext, SoakArgs { name, runs, rows, mistake, backend }: &SoakArgs) -> Result<(), TaskFailure> {
+    let (mistake, backend, names) = (mistake.as_deref(), backend.as_deref(), SOAKS.map(|soak| soak.name));
     let Some(name) = name else {
         say(&names.join("\n"));
         return Ok(());
     };
     let found = SOAKS.iter().find(|soak| soak.name == name);
     let soak = found.ok_or_else(|| TaskFailure::new(format!("no soak is called {name}; there are: {}", names.join(", "))))?;
-    for (is_given, option, of) in [(mistake.is_some(), "--mistake", "exclusive"), (rows.is_some(), "--rows", "outbox-backlog")] {
+    let options = [
+        (mistake.is_some(), "--mistake", "exclusive"),
+        (rows.is_some(), "--rows", "outbox-backlog"),
+        (backend.is_some(), "--backend", "members"),
+    ];
+    for (is_given, option, of) in options {
         if is_given && name != of {
             return Err(TaskFailure::new(format!("{option} goes with the soak {of}, and not with {name}")));
         }
@@ -130,9 +139,13 @@ pub(crate) fn run(context: &TaskContext, SoakArgs { name, runs, rows, mistake }:
         servers::fetch()?;
     }
     let runs = runs.unwrap_or(if mistake.is_some() { FAULTS_BY_MISTAKE } else { soak.runs });
-    let given = mistake.map(|mistake| format!(" --mistake {mistake}")).into_iter().chain(rows.map(|rows| format!(" --rows {rows}")));
-    let repeat = format!("cargo xtask soak {name} --runs {runs}{}", given.collect::<String>());
-    let report = (soak.run)(&SoakRun { log: StepLog::begin(context, "soak")?, runs, rows: *rows, mistake });
+    let given = [
+        mistake.map(|mistake| format!(" --mistake {mistake}")),
+        rows.map(|rows| format!(" --rows {rows}")),
+        backend.map(|backend| format!(" --backend {backend}")),
+    ];
+    let repeat = format!("cargo xtask soak {name} --runs {runs}{}", given.into_iter().flatten().collect::<String>());
+    let report = (soak.run)(&SoakRun { log: StepLog::begin(context, "soak")?, runs, rows: *rows, mistake, backend });
     let SoakReport { mut text, short } = report.map_err(|failure| failure.repeated_by(repeat))?;
     let short = short.join("; ");
     // Hours of it are worth a report even if they fail.
@@ -140,7 +153,9 @@ pub(crate) fn run(context: &TaskContext, SoakArgs { name, runs, rows, mistake }:
         text.extend(["\n**Short of what must be reached**: ", &short, ".\n"]);
     }
     say(&text);
-    let section = mistake.map_or_else(|| format!("soak {name}"), |mistake| format!("soak {name}, mistake {mistake}"));
+    let of =
+        mistake.map(|mistake| format!(", mistake {mistake}")).or_else(|| backend.map(|backend| format!(", {backend}"))).unwrap_or_default();
+    let section = format!("soak {name}{of}");
     measured::write(context, &section, &measured::head(context), &text)?;
     if short.is_empty() { Ok(()) } else { Err(TaskFailure::new(short)) }
 }
