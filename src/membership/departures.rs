@@ -190,6 +190,12 @@ mod tests {
     }
 
     #[test]
+    fn a_process_names_each_vanished_incarnation_once() {
+        let [one, other] = [u64::MAX, u64::MAX - 1].map(Incarnation::new);
+        assert_eq!([one, one, other, one].map(is_first_to_name), [true, false, true, false]);
+    }
+
+    #[test]
     fn only_so_many_are_remembered() {
         let departures = Departures::default();
         for n in 0..=2 * KEPT as u64 {

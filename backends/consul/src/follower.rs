@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use shardwise_core::{GroupName, Moment, View};
 use shardwise_discovery::feeds::{Feed, FeedLimits, GroupReader, Watched};
 use shardwise_discovery::{ClaimTable, LogThrottle};
@@ -39,10 +40,13 @@ pub(crate) trait BlockingQuery: Send + 'static {
     type Shown: Watched;
 
     /// The index of the group, once it is another one than `index` or the time is over, and when that was asked.
-    fn wait(&self, group: &GroupName, index: u64, wait: Duration) -> impl Future<Output = Result<(u64, Moment)>> + Send;
+    fn wait(&self, group: &GroupName, index: u64, wait: Duration) -> Wait;
 
     fn read(&mut self, group: &GroupName) -> impl Future<Output = Result<GroupRead<Self::Shown>>> + Send;
 }
+
+/// A blocking query that is under way.
+type Wait = BoxFuture<'static, Result<(u64, Moment)>>;
 
 pub(crate) const LIMITS: FeedLimits = FeedLimits { watches: WATCHERS_MAX, groups: GROUPS_MAX };
 
@@ -51,12 +55,15 @@ pub(crate) struct IndexReader<Q> {
     query: Q,
     /// The index of what was shown last; `None` where the group has to be read in any case.
     known: Option<u64>,
+    /// A blocking query and its longest wait. It goes on beside reads: Consul answers one whose caller has gone all the same, and holds its
+    /// connection until then, of which it allows 200. Many members that joined at a time used them up.
+    waiting: Option<(Duration, Wait)>,
     due: Instant,
 }
 
 impl<Q> IndexReader<Q> {
     pub(crate) fn new(query: Q) -> Self {
-        Self { query, known: None, due: a_burst_ago() }
+        Self { query, known: None, waiting: None, due: a_burst_ago() }
     }
 
     async fn turn(&mut self) {
@@ -83,8 +90,12 @@ impl<Q: BlockingQuery> IndexReader<Q> {
     async fn poll(&mut self, feed: &Feed<Q::Shown>) -> Result<()> {
         if let (Some(known), Some(prove_every)) = (self.known, feed.pace()) {
             // Half of it, since what an answer proves is when its request began.
-            let wait = (prove_every / 2).clamp(WAIT_SHORTEST, WAIT_LONGEST);
-            let (index, started) = self.query.wait(feed.group(), known, wait).await?;
+            let longest = (prove_every / 2).clamp(WAIT_SHORTEST, WAIT_LONGEST);
+            let soon_enough = self.waiting.take_if(|(wait, _)| *wait <= longest);
+            let (_, waiting) = self.waiting.insert(soon_enough.unwrap_or_else(|| (longest, self.query.wait(feed.group(), known, longest))));
+            let answer = waiting.await;
+            self.waiting = None;
+            let (index, started) = answer?;
             if index == known {
                 feed.prove(started);
                 return Ok(());
@@ -125,9 +136,12 @@ impl MembersQuery {
 impl BlockingQuery for MembersQuery {
     type Shown = View;
 
-    async fn wait(&self, group: &GroupName, index: u64, wait: Duration) -> Result<(u64, Moment)> {
-        let list = self.registrar.client.passing(&names::service_name(group), Some("Service.ID == \"\""), Some((index, wait))).await?;
-        Ok((list.index, list.started))
+    fn wait(&self, group: &GroupName, index: u64, wait: Duration) -> Wait {
+        let (registrar, service) = (Arc::clone(&self.registrar), names::service_name(group));
+        Box::pin(async move {
+            let list = registrar.client.passing(&service, Some("Service.ID == \"\""), Some((index, wait))).await?;
+            Ok((list.index, list.started))
+        })
     }
 
     async fn read(&mut self, group: &GroupName) -> Result<GroupRead<View>> {
@@ -161,9 +175,12 @@ impl ClaimsQuery {
 impl BlockingQuery for ClaimsQuery {
     type Shown = ClaimTable;
 
-    async fn wait(&self, group: &GroupName, index: u64, wait: Duration) -> Result<(u64, Moment)> {
-        let listed = self.registrar.client.keys(READING_CLAIMS, &keys::prefix(group), Some((index, wait))).await?;
-        Ok((listed.index, listed.started))
+    fn wait(&self, group: &GroupName, index: u64, wait: Duration) -> Wait {
+        let (registrar, prefix) = (Arc::clone(&self.registrar), keys::prefix(group));
+        Box::pin(async move {
+            let listed = registrar.client.keys(READING_CLAIMS, &prefix, Some((index, wait))).await?;
+            Ok((listed.index, listed.started))
+        })
     }
 
     async fn read(&mut self, group: &GroupName) -> Result<GroupRead<ClaimTable>> {
@@ -207,4 +224,52 @@ fn table(prefix: &str, stored: &[KvPair]) -> (ClaimTable, Vec<(String, Failure)>
         }
     }
     (table, damaged)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use futures::StreamExt;
+    use futures::future::pending;
+    use shardwise_discovery::feeds::{Hub, follow};
+    use shardwise_discovery::{Clock, WatchEvent};
+
+    use super::*;
+
+    /// A group that never changes, and the longest waits of its blocking queries.
+    struct Quiet(Clock, Arc<Mutex<Vec<Duration>>>);
+
+    impl BlockingQuery for Quiet {
+        type Shown = View;
+
+        fn wait(&self, _group: &GroupName, _index: u64, wait: Duration) -> Wait {
+            self.1.lock().unwrap().push(wait);
+            Box::pin(pending())
+        }
+
+        async fn read(&mut self, _group: &GroupName) -> Result<GroupRead<View>> {
+            Ok(GroupRead { shown: Arc::default(), proven: self.0.now(), index: 7 })
+        }
+    }
+
+    /// Regression: each watch that came made the blocking query be given up, which Consul answers all the same, and its connection was one
+    /// of two hundred until then.
+    #[tokio::test(start_paused = true)]
+    async fn a_blocking_query_goes_on_while_watches_come() {
+        let (clock, waits) = (Clock::tokio(), Arc::<Mutex<Vec<_>>>::default());
+        let parts = (clock.clone(), Arc::clone(&waits));
+        let limits = FeedLimits { watches: 64, groups: 1 };
+        let hub = Hub::new(clock, limits, move |feed| follow(IndexReader::new(Quiet(parts.0.clone(), Arc::clone(&parts.1))), feed));
+        let group = GroupName::new("g").unwrap();
+        let mut watches = Vec::new();
+        for pace in [8, 8, 8, 8, 20, 2, 8] {
+            let mut watch = hub.watch(&group, Duration::from_secs(pace));
+            assert!(matches!(watch.next().await, Some(Ok(WatchEvent::View(_)))), "it is read for whoever comes");
+            watches.push(watch);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let waits: Vec<_> = waits.lock().unwrap().iter().map(Duration::as_secs).collect();
+        assert_eq!(waits, [4, 1], "another one only for a watch that wants proofs more often");
+    }
 }

@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use shardwise_core::Moment;
 use shardwise_discovery::{Grant, RecordId, Registration};
 use tokio::sync::Semaphore;
-use tokio::time::timeout_at;
+use tokio::time::{Instant, timeout_at};
 
 use crate::api::of_check;
 use crate::caller::Caller;
@@ -32,7 +32,11 @@ const ASK_AGAIN: Duration = Duration::from_millis(20);
 const NEW_AGENT: &str = "; if this lasts, the agent has lost its data and with it its node id, and its servers refuse the new one: \
                          run `consul leave` there and start it again";
 /// How many changes run at once; the others wait before they take a lock, so that locks are held briefly.
-const CHANGES_AT_ONCE: usize = 8;
+const CHANGES_AT_ONCE: u32 = 8;
+/// A change that takes so long takes another one's place as well. An agent carries out one registration after the other, each in some 0.1 ms
+/// for every service that it has: where sixteen processes of nineteen members joined by one agent, eight at a time each, it was behind by
+/// 25 s, and every change was given up and tried again.
+const PLACE_FOR: Duration = Duration::from_millis(150);
 /// How many holders of ids in our way are remembered.
 const RIVALS_MAX: usize = 1_024;
 
@@ -41,7 +45,10 @@ pub(crate) struct Registrar {
     pub(crate) registrations: RegistrationTable,
     pub(crate) indexes: GroupIndexes,
     locks: RegistrationLocks,
+    /// [`CHANGES_AT_ONCE`] places.
     changes: Semaphore,
+    /// How many of them a change takes, by how long the last one took.
+    places: AtomicU32,
     changes_made: AtomicU64,
     /// Holders on other agents: since when each has been in the way.
     rivals: Mutex<HashMap<String, Moment>>,
@@ -54,7 +61,9 @@ impl Registrar {
             registrations: RegistrationTable::default(),
             indexes: GroupIndexes::default(),
             locks: RegistrationLocks::default(),
-            changes: Semaphore::new(CHANGES_AT_ONCE),
+            changes: Semaphore::new(CHANGES_AT_ONCE as usize),
+            // The first one shows how fast the agent is.
+            places: AtomicU32::new(CHANGES_AT_ONCE),
             changes_made: AtomicU64::new(0),
             rivals: Mutex::default(),
         }
@@ -333,11 +342,13 @@ impl Registrar {
         change: impl AsyncFnOnce(&RegistrationLock) -> Result<T>,
     ) -> Result<T> {
         // Never closed.
-        let turn = async { self.changes.acquire().await.map_err(|_| Failure::ShuttingDown) };
+        let turn = async { self.changes.acquire_many(self.places.load(Ordering::Relaxed)).await.map_err(|_| Failure::ShuttingDown) };
         let _turn = caller.or_gone(turn).await?;
+        let begun = Instant::now();
         let lock = self.locks.take(&self.client, record_id, caller).await?;
         let answer = if caller.is_gone() { Err(Failure::GivenUp) } else { change(&lock).await };
         RegistrationLocks::free(&self.client, lock).await;
+        self.places.store(places_for(begun.elapsed()), Ordering::Relaxed);
         answer
     }
 
@@ -348,7 +359,24 @@ impl Registrar {
     }
 }
 
+/// How many places a change takes after one that took so long.
+fn places_for(took: Duration) -> u32 {
+    let more = u32::try_from(took.as_millis() / PLACE_FOR.as_millis()).unwrap_or(u32::MAX);
+    more.saturating_add(1).min(CHANGES_AT_ONCE)
+}
+
 /// The filter for instances with that service id, or that say they are that instance.
 fn of_instance(record_id: &RecordId) -> String {
     format!("Service.ID == {0} or Service.Meta.shardwise_id == {0}", names::literal(record_id.instance_id.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_of_a_slow_agent_come_one_after_the_other() {
+        let places = [0, 149, 150, 600, 1_049, 1_050, 60_000].map(|ms| places_for(Duration::from_millis(ms)));
+        assert_eq!(places, [1, 1, 2, 5, 7, CHANGES_AT_ONCE, CHANGES_AT_ONCE]);
+    }
 }

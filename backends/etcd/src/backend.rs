@@ -127,6 +127,9 @@ impl Discovery for EtcdBackend {
     }
 
     async fn members(&self, group: &GroupName) -> Result<ViewSnapshot> {
+        if let Some(read) = self.hub.read(group).await {
+            return Ok(read);
+        }
         let (inner, folder) = (&*self.inner, &self.inner.prefix.members(group));
         let answer = inner.pool.call(|connection| async move { inner.members(&connection, folder).await }).await;
         answer.map_err(|failure| failure.during("members"))

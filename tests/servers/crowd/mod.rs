@@ -108,19 +108,13 @@ impl Crowd {
         let (servers, proxies, agent) = runtime.block_on(starting);
         let (folder, text) = (TempDir::new().unwrap(), settings(kind, shape, &proxies, agent));
         let placement = Settings::from_toml_str(&text).unwrap().policy("workers").unwrap().policy.placement;
-        let names = (0..shape.processes).map(|number| format!("process-{number}"));
-        let processes = names.map(|name| {
-            std::fs::write(folder.path().join(format!("{name}.toml")), &text).unwrap();
-            Running::start(&folder, name, shape.members)
-        });
-        let processes: Vec<_> = processes.collect();
         let owners = SlotOwners::place(std::iter::empty(), placement);
         let (rng, unavoidable, toggles, kills, leaders) = (StdRng::seed_from_u64(seed), 0, Vec::new(), Vec::new(), 0);
         let mut crowd = Self {
             kind,
             shape,
             placement,
-            processes,
+            processes: Vec::new(),
             judge: Judge::default(),
             owners,
             unavoidable,
@@ -134,7 +128,13 @@ impl Crowd {
             servers,
             runtime,
         };
-        crowd.settle("all have joined");
+        // One after the other, as a fleet is deployed: a thousand at once are as many changes for sixteen readers.
+        for number in 0..shape.processes {
+            let name = format!("process-{number}");
+            std::fs::write(crowd.folder.path().join(format!("{name}.toml")), &text).unwrap();
+            crowd.processes.push(Running::start(&crowd.folder, name, shape.members));
+            crowd.settle("the members of one more process have joined");
+        }
         // The last claims, and what follows a change by itself.
         crowd.wait(shape.ttl);
         crowd.unavoidable = 0;

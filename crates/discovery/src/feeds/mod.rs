@@ -19,6 +19,7 @@ use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use shardwise_core::{GroupName, Moment, View};
 
@@ -28,7 +29,7 @@ pub use self::follow::{GroupReader, REPAIR_PAUSE, follow};
 pub use self::groups::{GroupInterest, ObservedGroup, ObservedGroups, ObserverNeeds, ReadingEnd};
 pub use self::observed::{NoReading, Observatory, ObservedPart, ObservedState, READING_LIMIT, StateOf};
 pub use self::watch::Watched;
-use crate::{Clock, Error, ErrorKind, Result};
+use crate::{Clock, Error, ErrorKind, Result, ViewSnapshot, WatchEvent};
 
 /// How much one hub serves at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +39,9 @@ pub struct FeedLimits {
     /// The most groups that they watch.
     pub groups: usize,
 }
+
+/// How often a single read wants a proof: it needs its first event only.
+const READ_PACE: Duration = Duration::from_hours(1);
 
 /// Where watches and readers meet. Clones are the same hub.
 pub struct Hub<T: 'static = View>(Arc<HubState<T>>);
@@ -101,6 +105,20 @@ impl<T: Watched> Hub<T> {
         }
         subscription.group_state.wake.notify_one();
         Ok(subscription)
+    }
+}
+
+impl Hub<View> {
+    /// The group as of now or later, from the task that follows it anyway: of many members of a process that ask at a time, each would read
+    /// the whole group. `None` if nothing follows it, or if it cannot be read there; the caller then reads it.
+    pub async fn read(&self, group: &GroupName) -> Option<ViewSnapshot> {
+        if !self.watched().by_name.contains_key(group) {
+            return None;
+        }
+        match self.watch(group, READ_PACE).next().await {
+            Some(Ok(WatchEvent::View(read))) => Some(read),
+            _ => None,
+        }
     }
 }
 

@@ -208,6 +208,32 @@ async fn there_is_room_for_so_much_and_again_when_one_leaves() {
     says(&mut fourth, "view 1");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_single_read_is_the_followers_and_a_group_without_one_is_left_to_its_caller() {
+    let mut world = World::new();
+    assert_eq!(world.hub.read(&group("g")).await, None, "nothing follows it");
+    let mut watch = world.watch();
+    assert_eq!(next_view(&mut watch), None);
+    let (feed, before) = (world.started(), world.now());
+    feed.show(view(1, &["a"]), Some(before));
+    says(&mut watch, "view 1");
+    feed.stirred().await;
+    advance(Duration::from_millis(1)).await;
+    let hub = world.hub.clone();
+    let reading = tokio::spawn(async move { futures::join!(hub.read(&group("g")), hub.read(&group("g"))) });
+    feed.stirred().await;
+    assert!(feed.has_newcomer() && feed.pace() == Some(PACE), "they want one read, and none later");
+    let now = world.now();
+    feed.prove(now);
+    let (one, other) = reading.await.expect("no panic");
+    let [one, other] = [one, other].map(|read| read.expect("it was read"));
+    assert!(Arc::ptr_eq(&one.view, &other.view) && one.proven == now, "one view for both");
+    assert_eq!(next_view(&mut watch), None, "no event for others");
+
+    feed.fail(Error::new(ErrorKind::Unavailable, "watch", "gone"));
+    assert_eq!(world.hub.read(&group("g")).await, None, "its caller finds out for itself");
+}
+
 /// A hub whose feeds the test reads.
 fn hub<T: Watched>(clock: &Clock) -> (Hub<T>, UnboundedReceiver<Feed<T>>) {
     let (sender, feeds) = unbounded_channel();
