@@ -220,7 +220,10 @@ async fn a_single_read_is_the_followers_and_a_group_without_one_is_left_to_its_c
     feed.stirred().await;
     advance(Duration::from_millis(1)).await;
     let hub = world.hub.clone();
-    let reading = tokio::spawn(async move { futures::join!(hub.read(&group("g")), hub.read(&group("g"))) });
+    let reading = tokio::spawn(async move {
+        let group = group("g");
+        futures::join!(hub.read(&group), hub.read(&group))
+    });
     feed.stirred().await;
     assert!(feed.has_newcomer() && feed.pace() == Some(PACE), "they want one read, and none later");
     let now = world.now();
