@@ -33,10 +33,11 @@ const NEW_AGENT: &str = "; if this lasts, the agent has lost its data and with i
                          run `consul leave` there and start it again";
 /// How many changes run at once; the others wait before they take a lock, so that locks are held briefly.
 const CHANGES_AT_ONCE: u32 = 8;
-/// A change that takes so long takes another one's place as well. An agent carries out one registration after the other, each in some 0.1 ms
-/// for every service that it has: where sixteen processes of nineteen members joined by one agent, eight at a time each, it was behind by
-/// 25 s, and every change was given up and tried again.
-const PLACE_FOR: Duration = Duration::from_millis(150);
+/// After a change that took longer than the first, half as many run at once; after one that took less than the second, twice as many. An agent
+/// carries out one registration after the other, each slower the more services it has: where sixteen processes of nineteen members joined by
+/// one agent, eight at a time each, it was behind by 25 s, and every change was given up and tried again.
+const SLOW: Duration = Duration::from_secs(1);
+const QUICK: Duration = Duration::from_millis(500);
 /// How many holders of ids in our way are remembered.
 const RIVALS_MAX: usize = 1_024;
 
@@ -47,7 +48,7 @@ pub(crate) struct Registrar {
     locks: RegistrationLocks,
     /// [`CHANGES_AT_ONCE`] places.
     changes: Semaphore,
-    /// How many of them a change takes, by how long the last one took.
+    /// How many of them a change takes.
     places: AtomicU32,
     changes_made: AtomicU64,
     /// Holders on other agents: since when each has been in the way.
@@ -348,7 +349,8 @@ impl Registrar {
         let lock = self.locks.take(&self.client, record_id, caller).await?;
         let answer = if caller.is_gone() { Err(Failure::GivenUp) } else { change(&lock).await };
         RegistrationLocks::free(&self.client, lock).await;
-        self.places.store(places_for(begun.elapsed()), Ordering::Relaxed);
+        let places = self.places.load(Ordering::Relaxed);
+        self.places.store(places_after(places, begun.elapsed()), Ordering::Relaxed);
         answer
     }
 
@@ -359,10 +361,13 @@ impl Registrar {
     }
 }
 
-/// How many places a change takes after one that took so long.
-fn places_for(took: Duration) -> u32 {
-    let more = u32::try_from(took.as_millis() / PLACE_FOR.as_millis()).unwrap_or(u32::MAX);
-    more.saturating_add(1).min(CHANGES_AT_ONCE)
+/// How many places the next change takes.
+fn places_after(places: u32, took: Duration) -> u32 {
+    match took {
+        _ if took > SLOW => (places * 2).min(CHANGES_AT_ONCE),
+        _ if took < QUICK => (places / 2).max(1),
+        _ => places,
+    }
 }
 
 /// The filter for instances with that service id, or that say they are that instance.
@@ -376,7 +381,9 @@ mod tests {
 
     #[test]
     fn changes_of_a_slow_agent_come_one_after_the_other() {
-        let places = [0, 149, 150, 600, 1_049, 1_050, 60_000].map(|ms| places_for(Duration::from_millis(ms)));
-        assert_eq!(places, [1, 1, 2, 5, 7, CHANGES_AT_ONCE, CHANGES_AT_ONCE]);
+        let after = |took: &[u64]| took.iter().fold(CHANGES_AT_ONCE, |places, ms| places_after(places, Duration::from_millis(*ms)));
+        assert_eq!(after(&[]), CHANGES_AT_ONCE, "the first shows how quick the agent is");
+        assert_eq!([after(&[50]), after(&[50, 50, 50]), after(&[50, 50, 50, 50])], [4, 1, 1]);
+        assert_eq!([after(&[50, 50, 50, 3_000]), after(&[50, 800, 800]), after(&[3_000])], [2, 4, CHANGES_AT_ONCE]);
     }
 }
