@@ -1,9 +1,9 @@
 //! Members that are gone from a group: those that left, which their records announced, those that vanished, and those that have left for
 //! a while (`rejoin_grace`), whose places are kept.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use shardwise_core::{Incarnation, InstanceId, Member, MemberState, Moment, View};
 
@@ -13,6 +13,8 @@ use crate::error::locked;
 const KEPT: usize = 1_024;
 /// How many incarnations are remembered as named; then some are named again.
 const NAMED_MAX: usize = 16_384;
+/// One that joins again under the same incarnation and vanishes again later is named again.
+const NAMED_AGAIN: Duration = Duration::from_secs(10);
 
 /// A member that is gone from its group.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,15 +87,20 @@ impl Departures {
     }
 }
 
-/// Whether no member of this process has named that vanished one in the log. Of many in one process each sees it vanish, and for a
-/// thousand a thousand lines would say so.
+/// Whether no member of this process has named that vanished one in the log just now. Of many in one process each sees it vanish, and for
+/// a thousand a thousand lines would say so.
 pub(crate) fn is_first_to_name(incarnation: Incarnation) -> bool {
-    static NAMED: Mutex<BTreeSet<Incarnation>> = Mutex::new(BTreeSet::new());
-    let mut named = locked(&NAMED);
+    static NAMED: Mutex<BTreeMap<Incarnation, Instant>> = Mutex::new(BTreeMap::new());
+    let (mut named, now) = (locked(&NAMED), Instant::now());
     if named.len() >= NAMED_MAX {
         named.clear();
     }
-    named.insert(incarnation)
+    let before = named.insert(incarnation, now);
+    let is_first = before.is_none_or(|before| now.duration_since(before) >= NAMED_AGAIN);
+    if let Some(before) = before.filter(|_| !is_first) {
+        named.insert(incarnation, before);
+    }
+    is_first
 }
 
 /// A member that has left for a while.

@@ -50,14 +50,22 @@ type Wait = BoxFuture<'static, Result<(u64, Moment)>>;
 
 pub(crate) const LIMITS: FeedLimits = FeedLimits { watches: WATCHERS_MAX, groups: GROUPS_MAX };
 
+/// A blocking query that was sent.
+struct PendingQuery {
+    /// The index that it waits to change, and its longest wait.
+    index: u64,
+    wait: Duration,
+    answer: Wait,
+}
+
 /// Reads a group again when its index has changed.
 pub(crate) struct IndexReader<Q> {
     query: Q,
     /// The index of what was shown last; `None` where the group has to be read in any case.
     known: Option<u64>,
-    /// A blocking query and its longest wait. It goes on beside reads: Consul answers one whose caller has gone all the same, and holds its
+    /// A blocking query. It goes on beside reads: Consul answers one whose caller has gone all the same, and holds its
     /// connection until then, of which it allows 200. Many members that joined at a time used them up.
-    waiting: Option<(Duration, Wait)>,
+    waiting: Option<PendingQuery>,
     due: Instant,
 }
 
@@ -90,14 +98,20 @@ impl<Q: BlockingQuery> IndexReader<Q> {
     async fn poll(&mut self, feed: &Feed<Q::Shown>) -> Result<()> {
         if let (Some(known), Some(prove_every)) = (self.known, feed.pace()) {
             // Half of it, since what an answer proves is when its request began.
-            let longest = (prove_every / 2).clamp(WAIT_SHORTEST, WAIT_LONGEST);
-            let soon_enough = self.waiting.take_if(|(wait, _)| *wait <= longest);
-            let (_, waiting) = self.waiting.insert(soon_enough.unwrap_or_else(|| (longest, self.query.wait(feed.group(), known, longest))));
-            let answer = waiting.await;
+            let wait = (prove_every / 2).clamp(WAIT_SHORTEST, WAIT_LONGEST);
+            // One that waits for too long is given up, and so is one that an index which has fallen does not wake.
+            let good = self.waiting.take_if(|pending| pending.wait <= wait && pending.index <= known);
+            let asked = || PendingQuery { index: known, wait, answer: self.query.wait(feed.group(), known, wait) };
+            let pending = self.waiting.insert(good.unwrap_or_else(asked));
+            let (answer, of) = ((&mut pending.answer).await, pending.index);
             self.waiting = None;
             let (index, started) = answer?;
             if index == known {
                 feed.prove(started);
+                return Ok(());
+            }
+            // What it waited for was read meanwhile; whether there is more says another one.
+            if of < known && index < known {
                 return Ok(());
             }
         }
@@ -109,6 +123,12 @@ impl<Q: BlockingQuery> GroupReader<Q::Shown> for IndexReader<Q> {
     const NEXT_PROVES: bool = true;
 
     async fn open(&mut self, feed: &Feed<Q::Shown>) -> shardwise_discovery::Result<()> {
+        // It may have failed like what came before.
+        self.waiting = None;
+        self.prove(feed).await
+    }
+
+    async fn prove(&mut self, feed: &Feed<Q::Shown>) -> shardwise_discovery::Result<()> {
         self.turn().await;
         self.read(feed).await.map_err(|failure| failure.during(Q::Shown::OPERATION))
     }

@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
 use shardwise_core::Moment;
 use shardwise_discovery::{Grant, RecordId, Registration};
-use tokio::sync::Semaphore;
+use tokio::sync::{Mutex, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
 use crate::api::of_check;
@@ -33,11 +33,10 @@ const NEW_AGENT: &str = "; if this lasts, the agent has lost its data and with i
                          run `consul leave` there and start it again";
 /// How many changes run at once; the others wait before they take a lock, so that locks are held briefly.
 const CHANGES_AT_ONCE: u32 = 8;
-/// After a change that took longer than the first, half as many run at once; after one that took less than the second, twice as many. An agent
-/// carries out one registration after the other, each slower the more services it has: where sixteen processes of nineteen members joined by
-/// one agent, eight at a time each, it was behind by 25 s, and every change was given up and tried again.
+/// After a change that took longer, half as many run at once; after another one, twice as many. An agent carries out one registration after
+/// the other, each slower the more services it has: where sixteen processes of nineteen members joined by one agent, eight at a time each,
+/// it was behind by 25 s, and every change was given up and tried again.
 const SLOW: Duration = Duration::from_secs(1);
-const QUICK: Duration = Duration::from_millis(500);
 /// How many holders of ids in our way are remembered.
 const RIVALS_MAX: usize = 1_024;
 
@@ -48,11 +47,13 @@ pub(crate) struct Registrar {
     locks: RegistrationLocks,
     /// [`CHANGES_AT_ONCE`] places.
     changes: Semaphore,
+    /// The change that is next: how many places it takes is decided when it has its turn.
+    next: Mutex<()>,
     /// How many of them a change takes.
     places: AtomicU32,
     changes_made: AtomicU64,
     /// Holders on other agents: since when each has been in the way.
-    rivals: Mutex<HashMap<String, Moment>>,
+    rivals: StdMutex<HashMap<String, Moment>>,
 }
 
 impl Registrar {
@@ -63,10 +64,11 @@ impl Registrar {
             indexes: GroupIndexes::default(),
             locks: RegistrationLocks::default(),
             changes: Semaphore::new(CHANGES_AT_ONCE as usize),
+            next: Mutex::default(),
             // The first one shows how fast the agent is.
             places: AtomicU32::new(CHANGES_AT_ONCE),
             changes_made: AtomicU64::new(0),
-            rivals: Mutex::default(),
+            rivals: StdMutex::default(),
         }
     }
 
@@ -343,14 +345,20 @@ impl Registrar {
         change: impl AsyncFnOnce(&RegistrationLock) -> Result<T>,
     ) -> Result<T> {
         // Never closed.
-        let turn = async { self.changes.acquire_many(self.places.load(Ordering::Relaxed)).await.map_err(|_| Failure::ShuttingDown) };
+        let turn = async {
+            let _next = self.next.lock().await;
+            self.changes.acquire_many(self.places.load(Ordering::Relaxed)).await.map_err(|_| Failure::ShuttingDown)
+        };
         let _turn = caller.or_gone(turn).await?;
-        let begun = Instant::now();
         let lock = self.locks.take(&self.client, record_id, caller).await?;
+        let begun = Instant::now();
         let answer = if caller.is_gone() { Err(Failure::GivenUp) } else { change(&lock).await };
+        let took = begun.elapsed();
         RegistrationLocks::free(&self.client, lock).await;
-        let places = self.places.load(Ordering::Relaxed);
-        self.places.store(places_after(places, begun.elapsed()), Ordering::Relaxed);
+        // A refusal says nothing about the agent.
+        if answer.is_ok() || took > SLOW {
+            self.places.store(places_after(self.places.load(Ordering::Relaxed), took), Ordering::Relaxed);
+        }
         answer
     }
 
@@ -363,11 +371,7 @@ impl Registrar {
 
 /// How many places the next change takes.
 fn places_after(places: u32, took: Duration) -> u32 {
-    match took {
-        _ if took > SLOW => (places * 2).min(CHANGES_AT_ONCE),
-        _ if took < QUICK => (places / 2).max(1),
-        _ => places,
-    }
+    if took > SLOW { (places * 2).min(CHANGES_AT_ONCE) } else { (places / 2).max(1) }
 }
 
 /// The filter for instances with that service id, or that say they are that instance.
@@ -384,6 +388,6 @@ mod tests {
         let after = |took: &[u64]| took.iter().fold(CHANGES_AT_ONCE, |places, ms| places_after(places, Duration::from_millis(*ms)));
         assert_eq!(after(&[]), CHANGES_AT_ONCE, "the first shows how quick the agent is");
         assert_eq!([after(&[50]), after(&[50, 50, 50]), after(&[50, 50, 50, 50])], [4, 1, 1]);
-        assert_eq!([after(&[50, 50, 50, 3_000]), after(&[50, 800, 800]), after(&[3_000])], [2, 4, CHANGES_AT_ONCE]);
+        assert_eq!([after(&[50, 50, 50, 3_000]), after(&[50, 800, 3_000]), after(&[3_000])], [2, 4, CHANGES_AT_ONCE]);
     }
 }

@@ -12,7 +12,7 @@ use shardwise_core::Moment;
 use shardwise_discovery::{CallNumber, Clock};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Either};
-use tokio::sync::{OnceCell, Semaphore};
+use tokio::sync::{AcquireError, OnceCell, Semaphore};
 use tokio::time::{Instant, timeout};
 
 use crate::answers::Answers;
@@ -25,7 +25,10 @@ use crate::sql::{Schema, members};
 pub const CONNECTIONS_MAX: usize = 3;
 /// The most of them that may be waiting for the lock of a group, so that renewals and reads always have one.
 const WAITING_MAX: usize = CONNECTIONS_MAX - 1;
-/// How long one call may take in all, with its turn and with connecting.
+/// How long a call may wait for its turn. Nothing was sent then.
+const TURN_LIMIT: Duration = Duration::from_secs(10);
+/// How long one call may take from its turn on, with connecting: longer than the server gives its statements, so that what is sent is
+/// answered. A call that is given up leaves its connection to the server until then, and the next one opens another.
 const CALL_LIMIT: Duration = Duration::from_secs(5);
 /// A connection that was not used for so long is closed, but for the one that was used last.
 const IDLE_LIMIT: Duration = Duration::from_mins(1);
@@ -126,16 +129,13 @@ impl Client {
 
     /// Runs statements in one transaction, once the tables are known to be ours. They may be carried out twice.
     pub(crate) async fn run(&self, turn: CallTurn, sql: String) -> PgResult<Answers> {
-        let call = async {
-            self.checked.get_or_try_init(|| self.check()).await?;
-            self.exchange(turn, sql).await
-        };
-        bounded(call).await
+        self.checked.get_or_try_init(|| self.check()).await?;
+        self.exchange(turn, sql).await
     }
 
     /// The same for statements that need no tables.
     pub(crate) async fn run_unchecked(&self, sql: String) -> PgResult<Answers> {
-        bounded(self.exchange(CallTurn::Quick, sql)).await
+        self.exchange(CallTurn::Quick, sql).await
     }
 
     /// A write whose failure or success says whether the database takes writes: a renewal, a registration, a probe.
@@ -164,13 +164,18 @@ impl Client {
     }
 
     async fn exchange(&self, turn: CallTurn, sql: String) -> PgResult<Answers> {
-        let closed = |_| Failure::ShuttingDown;
-        let _waiting = match turn {
-            CallTurn::MayWait => Some(self.waiting.acquire().await.map_err(closed)?),
-            CallTurn::Quick => None,
+        let turn = async {
+            let waiting = match turn {
+                CallTurn::MayWait => Some(self.waiting.acquire().await?),
+                CallTurn::Quick => None,
+            };
+            Ok((waiting, self.turns.acquire().await?))
         };
-        let _turn = self.turns.acquire().await.map_err(closed)?;
-        let sql: Arc<str> = sql.into();
+        let _turn = within(TURN_LIMIT, turn).await?.map_err(|_: AcquireError| Failure::ShuttingDown)?;
+        within(CALL_LIMIT, self.send(sql.into())).await?
+    }
+
+    async fn send(&self, sql: Arc<str>) -> PgResult<Answers> {
         if let Some(mut connection) = self.take_idle() {
             match answers(&mut connection, Arc::clone(&sql)).await.map_err(|error| self.context.meaning(&error)) {
                 // It may have been dead for a while, and the others with it, which says nothing about the server.
@@ -215,8 +220,8 @@ impl Client {
     }
 }
 
-async fn bounded<T>(call: impl Future<Output = PgResult<T>>) -> PgResult<T> {
-    timeout(CALL_LIMIT, call).await.unwrap_or(Err(Failure::TimedOut { after: CALL_LIMIT }))
+async fn within<T>(limit: Duration, step: impl Future<Output = T>) -> PgResult<T> {
+    timeout(limit, step).await.map_err(|_| Failure::TimedOut { after: limit })
 }
 
 /// Sends the statements and reads all answers: a commit that fails is the last of them.

@@ -90,7 +90,7 @@ impl View {
         foreign.retain(|id| self.member(id).is_none());
         foreign.sort_unstable();
         foreign.dedup();
-        self.foreign = foreign;
+        (self.foreign, self.fingerprint) = (foreign, KnownFingerprint::default());
         self
     }
 
@@ -349,6 +349,7 @@ mod tests {
         assert_ne!(view, plain, "who watches hears of them");
         assert_ne!(view.fingerprint(), plain.fingerprint());
         assert_ne!(view.fingerprint(), plain.clone().with_foreign(ids(&["a"])).fingerprint());
+        assert_ne!(view.fingerprint(), view.clone().with_foreign(ids(&["a"])).fingerprint(), "though it was asked for before");
         assert_eq!(plain.clone().with_foreign(ids(&["b"])).fingerprint(), plain.fingerprint(), "without any it is as ever");
         let loss = Some(&Loss::Confirmed);
         assert_eq!(Arc::new(view.clone()).marked(&ids(&["b"])[0], loss).foreign(), view.foreign());

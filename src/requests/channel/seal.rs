@@ -2,6 +2,7 @@
 //! without TLS whose ends know the members' secret: no other party can add, change, repeat or drop bytes unseen. It does not hide them.
 
 use std::io::{Error, ErrorKind, Result};
+use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -14,6 +15,8 @@ const RECORD_BYTES_MAX: usize = 16 * 1024;
 const LENGTH_BYTES: usize = 4;
 const PROOF_BYTES: usize = 32;
 const HEAD_BYTES: usize = LENGTH_BYTES + PROOF_BYTES;
+/// How many bytes are read at a time, unless a record is longer: some tens of requests.
+const INPUT_BYTES: usize = 4 * 1024;
 
 /// The proofs of one direction: each covers the number of earlier records, and the whole record.
 struct Seal {
@@ -55,11 +58,13 @@ pub(super) struct SealedStream<S> {
     /// Records that are not written yet, from `written` on.
     out: Vec<u8>,
     written: usize,
-    /// The record that is being read: its head, and its content as far as it has arrived.
-    record: Vec<u8>,
-    arrived: usize,
-    /// Where the proven content begins that was not handed over yet; `None` while the record is incomplete.
-    content: Option<usize>,
+    /// What has arrived lies in `input[begin..end]`, as much as the system had at a time: reading a head and its content separately takes
+    /// three calls of it.
+    input: Vec<u8>,
+    begin: usize,
+    end: usize,
+    /// Where in `input` proven content lies that was not handed over yet.
+    content: Range<usize>,
 }
 
 impl<S> SealedStream<S> {
@@ -74,53 +79,63 @@ impl<S> SealedStream<S> {
             reading: Seal::new(session, other),
             out: Vec::new(),
             written: 0,
-            record: vec![0; HEAD_BYTES],
-            arrived: 0,
-            content: None,
+            input: vec![0; INPUT_BYTES],
+            begin: 0,
+            end: 0,
+            content: 0..0,
         }
     }
 
-    /// Verifies the record that has arrived as a whole.
-    fn verify(&mut self) -> Result<()> {
-        let (head, content) = self.record.split_at(HEAD_BYTES);
+    /// The record that has arrived as a whole: proves it, and keeps its content. `Err` of how many bytes it must have, as far as is known.
+    fn take_record(&mut self) -> Result<std::result::Result<(), usize>> {
+        let arrived = &self.input[self.begin..self.end];
+        let Some((head, rest)) = arrived.split_first_chunk::<HEAD_BYTES>() else { return Ok(Err(HEAD_BYTES)) };
+        let length = length(head)?;
+        let Some(content) = rest.get(..length) else { return Ok(Err(HEAD_BYTES + length)) };
         let shown = head[LENGTH_BYTES..].first_chunk::<PROOF_BYTES>().copied().unwrap_or_default();
         if !self.reading.proves(&Proof::from_bytes(shown), content) {
             return Err(Error::new(ErrorKind::PermissionDenied, "a record without its proof"));
         }
-        self.content = Some(HEAD_BYTES);
-        Ok(())
+        let begin = self.begin + HEAD_BYTES;
+        self.begin = begin + length;
+        self.content = begin..self.begin;
+        Ok(Ok(()))
     }
 
-    /// The length of the record's content, from its head.
-    fn length(&self) -> Result<usize> {
-        let length = u32::from_be_bytes(self.record[..LENGTH_BYTES].first_chunk().copied().unwrap_or_default()) as usize;
-        if (1..=RECORD_BYTES_MAX).contains(&length) {
-            return Ok(length);
+    /// Makes room behind what has arrived for a record of so many bytes.
+    fn make_room(&mut self, record: usize) {
+        if self.input.len() - self.begin < record {
+            self.input.copy_within(self.begin..self.end, 0);
+            (self.begin, self.end) = (0, self.end - self.begin);
         }
-        Err(Error::new(ErrorKind::InvalidData, format!("a record of {length} bytes; from 1 to {RECORD_BYTES_MAX} are allowed")))
+        if self.input.len() < record {
+            self.input.resize(record, 0);
+        }
     }
+}
+
+/// The length of a record's content, from its head.
+fn length(head: &[u8; HEAD_BYTES]) -> Result<usize> {
+    let length = u32::from_be_bytes(head.first_chunk().copied().unwrap_or_default()) as usize;
+    if (1..=RECORD_BYTES_MAX).contains(&length) {
+        return Ok(length);
+    }
+    Err(Error::new(ErrorKind::InvalidData, format!("a record of {length} bytes; from 1 to {RECORD_BYTES_MAX} are allowed")))
 }
 
 impl<S: AsyncRead + Unpin> SealedStream<S> {
     /// Reads until a record is proven. `false` at the end of the stream between two records.
     fn poll_record(&mut self, context: &mut Context<'_>) -> Poll<Result<bool>> {
         loop {
-            let mut buffer = ReadBuf::new(&mut self.record[self.arrived..]);
+            let Err(record) = self.take_record()? else { return Poll::Ready(Ok(true)) };
+            self.make_room(record);
+            let mut buffer = ReadBuf::new(&mut self.input[self.end..]);
             ready!(Pin::new(&mut self.stream).poll_read(context, &mut buffer))?;
             let more = buffer.filled().len();
             if more == 0 {
-                return Poll::Ready(if self.arrived == 0 { Ok(false) } else { Err(ErrorKind::UnexpectedEof.into()) });
+                return Poll::Ready(if self.begin == self.end { Ok(false) } else { Err(ErrorKind::UnexpectedEof.into()) });
             }
-            self.arrived += more;
-            if self.arrived < self.record.len() {
-                continue;
-            }
-            if self.arrived == HEAD_BYTES {
-                let length = self.length()?;
-                self.record.resize(HEAD_BYTES + length, 0);
-                continue;
-            }
-            return Poll::Ready(self.verify().map(|()| true));
+            self.end += more;
         }
     }
 }
@@ -128,23 +143,13 @@ impl<S: AsyncRead + Unpin> SealedStream<S> {
 impl<S: AsyncRead + Unpin> AsyncRead for SealedStream<S> {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<Result<()>> {
         let this = self.get_mut();
-        let begin = if let Some(begin) = this.content {
-            begin
-        } else {
-            if !ready!(this.poll_record(context))? {
-                return Poll::Ready(Ok(()));
-            }
-            HEAD_BYTES
-        };
-        let content = &this.record[begin..];
+        if this.content.is_empty() && !ready!(this.poll_record(context))? {
+            return Poll::Ready(Ok(()));
+        }
+        let content = &this.input[this.content.clone()];
         let taken = content.len().min(buffer.remaining());
         buffer.put_slice(&content[..taken]);
-        if taken < content.len() {
-            this.content = Some(begin + taken);
-        } else {
-            this.record.truncate(HEAD_BYTES);
-            (this.arrived, this.content) = (0, None);
-        }
+        this.content.start += taken;
         Poll::Ready(Ok(()))
     }
 }

@@ -71,13 +71,24 @@ pub(super) fn run(soak: &SoakRun<'_>) -> Result<SoakReport, TaskFailure> {
     let wanted = CROWDS.iter().position(|name| soak.backend.is_none_or(|wanted| wanted == *name)).unwrap_or_default();
     let backends = if soak.backend.is_some() { &CROWDS.as_slice()[wanted..=wanted] } else { CROWDS.as_slice() };
     let tests = |scene: &str| soak.tests(&format!("{SERVERS} --nocapture --test-threads=1 {scene}"));
-    let steady = soak.backend.is_none().then(|| tests("members::"));
-    let crowds = backends.iter().map(|backend| tests(&format!("--exact crowd::a_crowd_comes_and_goes::{backend}")));
     let limit = ALLOWANCE + RUN_MAX.max(Duration::from_mins(u64::from(soak.runs)) + CROWD_MAX);
-    let reported = soak.figures(limit, steady.into_iter().chain(crowds))?;
-    let (crowds, steady): (Vec<_>, Vec<_>) = reported.into_iter().partition(|run| run["scene"] == "crowd");
-    let steady = if soak.backend.is_none() { table(&steady)? } else { String::new() };
-    Ok(SoakReport { text: steady + &crowd_table(backends, &crowds)?, short: shortfalls(&crowds) })
+    let steady = if soak.backend.is_none() { table(&soak.figures(limit, [tests("members::")])?)? } else { String::new() };
+    let (mut crowds, mut failed) = (Vec::new(), None);
+    // Each takes half an hour, so one that fails does not keep the others from being measured.
+    for backend in backends {
+        let crowd = tests(&format!("--exact crowd::a_crowd_comes_and_goes::{backend}"));
+        let (figures, failure) = soak.log.figures_and_failure("SHARDWISE_SOAK_FIGURES", limit, [crowd])?;
+        crowds.extend(figures);
+        failed = failed.or(failure);
+    }
+    match (crowd_table(backends, &crowds), failed) {
+        (Ok(text), failed) => {
+            let short = shortfalls(&crowds).into_iter().chain(failed.map(|failure| failure.to_string()));
+            Ok(SoakReport { text: steady + &text, short: short.collect() })
+        }
+        // A backend without figures: why says its failure.
+        (Err(missing), failed) => Err(failed.unwrap_or(missing)),
+    }
 }
 
 /// Each figure of the members in one process.

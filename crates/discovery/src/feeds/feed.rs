@@ -60,14 +60,17 @@ impl<T> GroupState<T> {
         interest.newest = interest.newest.max(since);
     }
 
-    pub(super) fn leave(&self, pace: Duration) {
+    /// Returns whether the group is to be proven less often from here on, or not at all.
+    pub(super) fn leave(&self, pace: Duration) -> bool {
         let mut interest = self.interest();
+        let shortest = interest.paces.keys().next().copied();
         if let Some(count) = interest.paces.get_mut(&pace) {
             *count -= 1;
             if *count == 0 {
                 interest.paces.remove(&pace);
             }
         }
+        interest.paces.keys().next().copied() != shortest
     }
 }
 

@@ -22,6 +22,7 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use shardwise_core::{GroupName, Moment, View};
+use tokio::time::timeout;
 
 pub use self::feed::Feed;
 use self::feed::{FeedState, GroupState};
@@ -42,6 +43,8 @@ pub struct FeedLimits {
 
 /// How often a single read wants a proof: it needs its first event only.
 const READ_PACE: Duration = Duration::from_hours(1);
+/// How long it waits for the follower, whose watch may be silent.
+const READ_WITHIN: Duration = Duration::from_millis(500);
 
 /// Where watches and readers meet. Clones are the same hub.
 pub struct Hub<T: 'static = View>(Arc<HubState<T>>);
@@ -110,13 +113,13 @@ impl<T: Watched> Hub<T> {
 
 impl Hub<View> {
     /// The group as of now or later, from the task that follows it anyway: of many members of a process that ask at a time, each would read
-    /// the whole group. `None` if nothing follows it, or if it cannot be read there; the caller then reads it.
+    /// the whole group. `None` if nothing follows it, or if it cannot be read there soon; the caller then reads it.
     pub async fn read(&self, group: &GroupName) -> Option<ViewSnapshot> {
         if !self.watched().by_name.contains_key(group) {
             return None;
         }
-        match self.watch(group, READ_PACE).next().await {
-            Some(Ok(WatchEvent::View(read))) => Some(read),
+        match timeout(READ_WITHIN, self.watch(group, READ_PACE).next()).await {
+            Ok(Some(Ok(WatchEvent::View(read)))) => Some(read),
             _ => None,
         }
     }
@@ -148,7 +151,9 @@ struct Subscription<T: 'static> {
 impl<T> Drop for Subscription<T> {
     fn drop(&mut self) {
         self.hub.watched().watches -= 1;
-        self.group_state.leave(self.pace);
-        self.group_state.wake.notify_one();
+        // What the reader does just now need not begin anew.
+        if self.group_state.leave(self.pace) {
+            self.group_state.wake.notify_one();
+        }
     }
 }
