@@ -3,8 +3,8 @@
 use std::cmp::Ordering;
 use std::iter::from_fn;
 
-/// Goes through two lists that are sorted by a key that each has once, and brings what has the same key together. A lookup of each element in
-/// the other list would take ten times as long for a thousand.
+/// Goes through two lists that are sorted by a key that each has once, and brings what has the same key together. A lookup of each element
+/// in the other list would take ten times as long for a thousand.
 pub fn side_by_side<T, K: Ord>(
     left: impl IntoIterator<Item = T>,
     right: impl IntoIterator<Item = T>,

@@ -44,8 +44,8 @@ pub struct View {
     fingerprint: KnownFingerprint,
 }
 
-/// [`View::fingerprint`], once it was asked for: all members of a process that see one view ask for it. It follows from the rest of the view,
-/// so it counts neither for a comparison nor in a copy, which may be changed.
+/// [`View::fingerprint`], once it was asked for: all members of a process that see one view ask for it. It follows from the rest of the
+/// view, so it counts neither for a comparison nor in a copy, which may be changed.
 #[derive(Debug, Default)]
 struct KnownFingerprint(OnceLock<Fingerprint>);
 
