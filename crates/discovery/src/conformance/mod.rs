@@ -42,6 +42,8 @@ pub use views::*;
 
 /// The TTL of members whose expiry no case waits for: none of them is over before a case is, however busy the machine is.
 const LASTING: Duration = Duration::from_secs(30);
+/// How late a machine may be that runs other tests too.
+const BUSY: Duration = Duration::from_secs(3);
 /// The least TTL of members that have to be seen alive and are not renewed meanwhile.
 const UNHURRIED: Duration = Duration::from_secs(3);
 /// How long anything may take whose time no clause limits: far less than [`LASTING`], so that no expiry passes for what was waited for.
@@ -175,9 +177,10 @@ impl Scope {
         self.ttl.max(UNHURRIED)
     }
 
-    /// The longest time in which a silent member with this TTL must be gone: TTL plus margin, plus slack for a busy machine.
+    /// The longest time in which a silent member with this TTL must be gone: TTL plus margin, plus slack for a busy machine, on which an
+    /// observer that looks late begins to count anew.
     pub fn gone_within(&self, ttl: Duration) -> Duration {
-        ttl + self.backend.capabilities().margin + Duration::from_secs(1)
+        ttl + self.backend.capabilities().margin + BUSY
     }
 }
 
