@@ -129,7 +129,8 @@ impl Client {
 
     /// Runs statements in one transaction, once the tables are known to be ours. They may be carried out twice.
     pub(crate) async fn run(&self, turn: CallTurn, sql: String) -> PgResult<Answers> {
-        self.checked.get_or_try_init(|| self.check()).await?;
+        // Others may be looking already, one after the other.
+        within(TURN_LIMIT, self.checked.get_or_try_init(|| self.check())).await??;
         self.exchange(turn, sql).await
     }
 
